@@ -1,0 +1,1 @@
+"""The words every room shares: records, events, errors. Imports no other room."""

@@ -1,0 +1,32 @@
+"""Names of the events that the engine appends and the viewers follow, with what `data` holds."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Kind(StrEnum):
+    """Every kind of event."""
+
+    STATE = "state"
+    """`state`, `text`: the session's state changed."""
+    PROFILED = "profiled"
+    """`model_ms`, `hotspots`, `targets`: counts; the rows are in the store."""
+    TARGET_OPENED = "target_opened"
+    """`target`, `usable`, `reason`, `eager_us`."""
+    NODE_ADDED = "node_added"
+    """`node`, `target`, `parent`, `edge`, `proposer`, `idea`: a candidate exists and is being evaluated."""
+    NODE_EVALUATED = "node_evaluated"
+    """`node`, `target`, `verdict`, `speedup`, `reason`."""
+    PROPOSAL_FAILED = "proposal_failed"
+    """`target`, `edge`, `proposer`, `reason`."""
+    LLM_CALL = "llm_call"
+    """`model`, `cost_usd`, `tokens`."""
+    DEPLOY_DECISION = "deploy_decision"
+    """`target`, `deployed`, `why_not`, `speedup`."""
+    DEPLOYED = "deployed"
+    """`baseline_ms`, `deployed_ms`, `speedup`."""
+    FAILED = "failed"
+    """`what`, `hint`, `exit_code`."""
+    LOG = "log"
+    """`level` (info, warning, error), `text`."""

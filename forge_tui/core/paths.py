@@ -1,0 +1,95 @@
+"""Where things live: the workspace of a model, and the user's XDG folders."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from forge_tui.core.errors import StoreError
+
+
+@dataclass(frozen=True, slots=True)
+class Workspace:
+    """One folder with one SQLite file and content-addressed artifacts."""
+
+    root: Path
+
+    @property
+    def database(self) -> Path:
+        """The SQLite file."""
+        return self.root / "forge.db"
+
+    @property
+    def artifacts(self) -> Path:
+        """Captured inputs and built kernels, by content."""
+        return self.root / "artifacts"
+
+    @property
+    def builds(self) -> Path:
+        """Built kernels by key."""
+        return self.artifacts / "builds"
+
+    @property
+    def captures(self) -> Path:
+        """Captured inputs of targets."""
+        return self.artifacts / "captures"
+
+    @property
+    def logs(self) -> Path:
+        """Logs of engines and workers."""
+        return self.root / "logs"
+
+    def socket(self, session: str) -> Path:
+        """The engine's control socket; in a short folder where the path would pass the system's 107 bytes."""
+        path = self.root / f"engine-{session}.sock"
+        if len(os.fsencode(path)) <= 100:
+            return path
+        folder = Path(tempfile.gettempdir()) / f"forge-tui-{os.getuid()}"
+        return folder / f"{abs(hash_path(self.root)) % 10**10}-{session}.sock"
+
+    def prepare(self) -> None:
+        """Make the folders.
+
+        Raises:
+            StoreError: the folder cannot be written.
+        """
+        try:
+            for folder in (self.root, self.builds, self.captures, self.logs):
+                folder.mkdir(parents=True, exist_ok=True)
+            probe = self.root / f".write-{os.getpid()}"
+            probe.write_bytes(b"x")
+            probe.unlink()
+            ignore = self.root / ".gitignore"
+            if not ignore.exists():
+                ignore.write_text("*\n")
+        except OSError as error:
+            raise StoreError(
+                f"The workspace {self.root} cannot be written: {error.strerror or error}.",
+                "Name another folder with --workspace, or free space there.",
+            ) from error
+
+
+def hash_path(path: Path) -> int:
+    """A stable number for a path (`hash()` differs between processes)."""
+    import hashlib
+
+    return int.from_bytes(hashlib.sha256(os.fsencode(path.resolve())).digest()[:8], "big")
+
+
+def workspace_for(model_path: str | None, chosen: str | None) -> Workspace:
+    """`--workspace`, else `.forge/` beside the model file, else in the current folder."""
+    if chosen:
+        return Workspace(Path(chosen).expanduser().resolve())
+    if model_path:
+        return Workspace(Path(model_path).resolve().parent / ".forge")
+    return Workspace(Path.cwd() / ".forge")
+
+
+def scratch_root() -> Path:
+    """A folder for short-lived big files: shared memory where there is some, else the temporary folder."""
+    shm = Path("/dev/shm")  # noqa: S108 - candidates' outputs pass through here, private folders are made below
+    if shm.is_dir() and os.access(shm, os.W_OK):
+        return shm
+    return Path(tempfile.gettempdir())

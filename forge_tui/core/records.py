@@ -1,0 +1,585 @@
+"""Records that cross rooms and processes: frozen, typed, JSON both ways through msgspec.
+
+Units are in the names: `_us` microseconds, `_ms` milliseconds, `_s` seconds, `_usd` dollars. Times are device times
+on CUDA and wall times on the CPU.
+"""
+
+from __future__ import annotations
+
+import math
+from enum import StrEnum
+from typing import Any, Literal
+
+import msgspec
+
+Language = Literal["cuda", "cpp"]
+TargetKind = Literal["module", "function", "torch"]
+Under = Literal["eager", "compile"]
+
+#: bytes per element of every dtype the kernel contract knows, by torch's name of it
+ITEMSIZE: dict[str, int] = {
+    "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2,
+    "int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint8": 1, "bool": 1,
+}  # fmt: skip
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of every record: immutable, keyword-only."""
+
+    def to_json(self) -> str:
+        """The record as one line of JSON."""
+        return msgspec.json.encode(self).decode()
+
+
+class Verdict(StrEnum):
+    """How an evaluation ended."""
+
+    COMPILE_ERROR = "compile_error"
+    REFUSED = "refused"
+    REJECTED = "rejected"
+    CRASHED = "crashed"
+    TIMED_OUT = "timed_out"
+    DUPLICATE = "duplicate"
+    INCONCLUSIVE = "inconclusive"
+    SLOWER = "slower"
+    FASTER = "faster"
+    #: a fault of ours or of a provider: counts for nothing, may be tried again
+    INFRA = "infra"
+
+    @property
+    def right(self) -> bool:
+        """Whether the kernel computed the right results (its speed is another matter)."""
+        return self in (Verdict.INCONCLUSIVE, Verdict.SLOWER, Verdict.FASTER)
+
+    @property
+    def repairable(self) -> bool:
+        """Whether a repair edge makes sense."""
+        return self in (Verdict.COMPILE_ERROR, Verdict.REFUSED, Verdict.REJECTED, Verdict.CRASHED, Verdict.TIMED_OUT)
+
+
+class ModelSpec(Record, frozen=True, kw_only=True):
+    """Where the model comes from. `path` is absolute; `example` names a packaged one."""
+
+    text: str
+    """What the user typed: `file.py`, `file.py:factory` or `example:NAME`."""
+    path: str
+    factory: str | None = None
+    dtype: str | None = None
+    """Floating dtype the module and its inputs are moved to, or None to leave them as built."""
+    content_hash: str = ""
+    """sha256 of the model file."""
+
+
+class TensorSpec(Record, frozen=True, kw_only=True):
+    """Shape, dtype and strides (in elements) of one tensor."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    strides: tuple[int, ...]
+
+    @property
+    def numel(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the elements, without gaps."""
+        return self.numel * ITEMSIZE[self.dtype]
+
+    @property
+    def span(self) -> int:
+        """Elements from the first to one past the last, gaps included; 0 for an empty tensor."""
+        if self.numel == 0:
+            return 0
+        return 1 + sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True))
+
+    @property
+    def contiguous(self) -> bool:
+        """Row-major without gaps; dimensions of size 1 do not count."""
+        expect = 1
+        for n, s in zip(reversed(self.shape), reversed(self.strides), strict=True):
+            if n != 1:
+                if s != expect:
+                    return False
+                expect *= n
+        return True
+
+
+class KernelInput(Record, frozen=True, kw_only=True):
+    """One tensor that the callable reads, in the order of the kernel's parameters."""
+
+    name: str
+    """A C identifier, unique in the target."""
+    spec: TensorSpec
+    source: Literal["arg", "param", "buffer", "closure"]
+    path: str
+    """Where it comes from: a dotted call path (`hidden_states`, `cos`, `pair.0`) or a qualified parameter name."""
+    align: int = 16
+    """Bytes of alignment that the guard checks and the kernel may rely on."""
+
+
+class KernelOutput(Record, frozen=True, kw_only=True):
+    """One output, allocated by the harness; `name` is out0, out1, ..."""
+
+    name: str
+    spec: TensorSpec
+
+
+class Scalar(Record, frozen=True, kw_only=True):
+    """A value constant over the captured calls: a constant of the header and part of the guard."""
+
+    name: str
+    value: bool | int | float
+    source: Literal["arg", "attribute"]
+    path: str
+
+
+class GraphNode(Record, frozen=True, kw_only=True):
+    """One operation of a traced callable.
+
+    `op` is an overload name such as `aten.mul.Tensor`. In `args` and `kwargs` a reference to another node or to an
+    input is `{"ref": name}`; everything else is a plain JSON value (dtypes as their torch names).
+    """
+
+    name: str
+    op: str
+    args: list[Any]
+    kwargs: dict[str, Any]
+    shape: tuple[int, ...] = ()
+    dtype: str = "float32"
+    shapes: list[tuple[int, ...]] = msgspec.field(default_factory=list)
+    """For operations with several results: the shape of each; results are taken by `getitem` nodes."""
+
+
+class Graph(Record, frozen=True, kw_only=True):
+    """A callable traced to core ATen operations on its captured inputs; static shapes.
+
+    `inputs` are names of `KernelInput`s, `outputs` names of nodes (or inputs) for out0, out1, ...
+    """
+
+    inputs: list[str]
+    nodes: list[GraphNode]
+    outputs: list[str]
+
+
+class Signature(Record, frozen=True, kw_only=True):
+    """What a kernel is written for: tensors in, tensors out, constants, and how call and result are put together.
+
+    `call` and `result` are JSON trees. Leaves: `{"in": i}` the i-th input, `{"out": i}` the i-th output,
+    `{"value": v}` a constant (None, bool, int, float, str), `{"dtype": name}`, `{"device": true}`; containers:
+    `{"list": [...]}`, `{"tuple": [...]}`, `{"dict": {...}}`. `call` is `{"tuple": [args, kwargs]}`.
+    """
+
+    inputs: tuple[KernelInput, ...]
+    outputs: tuple[KernelOutput, ...]
+    scalars: tuple[Scalar, ...]
+    call: dict[str, Any]
+    result: dict[str, Any]
+
+    def describe(self) -> str:
+        """A short text for tables: `f32[2,512,256] -> f32[2,512,256]`."""
+        ins = ", ".join(short_spec(i.spec) for i in self.inputs)
+        outs = ", ".join(short_spec(o.spec) for o in self.outputs)
+        return f"{ins} -> {outs}"
+
+
+_SHORT = {
+    "float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16",
+    "int64": "i64", "int32": "i32", "int16": "i16", "int8": "i8", "uint8": "u8", "bool": "b8",
+}  # fmt: skip
+
+
+def short_spec(spec: TensorSpec) -> str:
+    """`f32[2,512]`, with strides where they are not row-major."""
+    text = f"{_SHORT.get(spec.dtype, spec.dtype)}[{','.join(map(str, spec.shape))}]"
+    return text if spec.contiguous else f"{text}:({','.join(map(str, spec.strides))})"
+
+
+class Ceilings(Record, frozen=True, kw_only=True):
+    """What this device was measured to do; the roofline of every floor."""
+
+    copy_gbps: float
+    """Copy bandwidth, bytes read plus bytes written, 1e9 bytes a second."""
+    matmul_tflops: dict[str, float]
+    """Matrix rate by dtype name."""
+    launch_us: float
+    """Time of a smallest kernel launch (CUDA) or of a smallest operator call (CPU)."""
+
+
+class Device(Record, frozen=True, kw_only=True):
+    """The machine a session is about. Two sessions compare only if `identity` is equal."""
+
+    name: str
+    """`cpu` or `cuda:N`."""
+    model: str
+    arch: str
+    """`sm_90a` for CUDA; a hash of the CPU's feature flags behind its model name for the CPU."""
+    uuid: str = ""
+    sms: int = 0
+    cores: int = 0
+    smem_optin: int = 0
+    l2_bytes: int = 0
+    torch_version: str = ""
+    runtime_version: str = ""
+    """CUDA runtime of torch, or g++ version."""
+    driver_version: str = ""
+    threads: int = 0
+    ceilings: Ceilings | None = None
+
+    @property
+    def kind(self) -> Literal["cpu", "cuda"]:
+        """Which of the two back ends."""
+        return "cuda" if self.name.startswith("cuda") else "cpu"
+
+    @property
+    def language(self) -> Language:
+        """Which language a candidate is written in."""
+        return "cuda" if self.kind == "cuda" else "cpp"
+
+    @property
+    def identity(self) -> str:
+        """Equal only where timings compare."""
+        return "|".join((self.model, self.arch, self.uuid, self.torch_version, self.runtime_version, str(self.threads)))
+
+
+class Target(Record, frozen=True, kw_only=True):
+    """A callable with its signature, chosen for search."""
+
+    id: str
+    """Stable over runs: hash of callable, signature and scalars."""
+    name: str
+    """What a person types: `RMSNorm`, `apply_rotary`, `F.softmax`, with `@2`, `@3` for more signatures."""
+    kind: TargetKind
+    qualname: str
+    """Class or function as `module:qualname`; `torch.nn.functional:softmax` for torch functions."""
+    instances: tuple[str, ...]
+    """Module paths for kind `module` (each one a caller of the kernel), else empty."""
+    signature: Signature
+    calls: int
+    """Calls per model call."""
+    time_us: float
+    """Mean time of one call, children included, as seen in the profile."""
+    share: float
+    """calls x time_us over the model's time, 0 to 1."""
+    floor_us: float
+    bound: Literal["memory", "compute", "launch"]
+    headroom_ms: float
+    bytes_moved: int
+    flops: int
+    source: str = ""
+    """Python source of the original callable."""
+    graph: Graph | None = None
+    graph_reason: str = ""
+    """Why there is no graph."""
+    capture: str = ""
+    """Folder of the captured inputs, below the workspace's artifacts."""
+    captured_calls: int = 0
+
+
+class Hotspot(Record, frozen=True, kw_only=True):
+    """A node of the profiled call tree."""
+
+    id: int
+    parent: int | None
+    name: str
+    kind: Literal["model", "module", "function", "torch"]
+    path: str
+    calls: int
+    total_ms: float
+    self_ms: float
+    share: float
+    headroom_ms: float = 0.0
+    target_id: str | None = None
+    reason: str = ""
+    """Why it is not offered as a target."""
+
+
+class Profile(Record, frozen=True, kw_only=True):
+    """One profile pass over a model."""
+
+    device: Device
+    model_ms: float
+    """Median time of one model call (or workload), unprofiled."""
+    overhead: float
+    """Profiled over unprofiled time."""
+    hotspots: tuple[Hotspot, ...]
+    targets: tuple[Target, ...]
+    warnings: tuple[str, ...] = ()
+
+
+class Launch(Record, frozen=True, kw_only=True):
+    """One kernel launch with its numbers worked out."""
+
+    kernel: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    smem: int = 0
+    cluster: tuple[int, int, int] | None = None
+    cooperative: bool = False
+
+
+class LaunchPlan(Record, frozen=True, kw_only=True):
+    """What the harness does around a kernel: launches in order, workspace. On the CPU `launches` is empty."""
+
+    launches: tuple[Launch, ...] = ()
+    workspace_bytes: int = 0
+    workspace_zero: bool = False
+
+
+class Built(Record, frozen=True, kw_only=True):
+    """A compiled candidate: the one file that is verified, timed and deployed."""
+
+    path: str
+    sha256: str
+    language: Language
+    plan: LaunchPlan
+    compile_s: float
+    cached: bool = False
+    log: str = ""
+    resources: dict[str, dict[str, int]] = msgspec.field(default_factory=dict)
+    """By kernel: registers, spill_bytes, smem_bytes."""
+
+
+class CompileFailure(Record, frozen=True, kw_only=True):
+    """Why there is no built file. `verdict` is compile_error, refused or timed_out."""
+
+    verdict: Verdict
+    reason: str
+    log: str = ""
+    compile_s: float = 0.0
+
+
+class Evaluation(Record, frozen=True, kw_only=True):
+    """What became of one candidate."""
+
+    verdict: Verdict
+    reason: str = ""
+    compile_s: float = 0.0
+    verify_s: float = 0.0
+    timing_s: float = 0.0
+    time_us: float | None = None
+    baseline_us: float | None = None
+    speedup: float | None = None
+    """baseline over candidate, from paired samples."""
+    speedup_ci: tuple[float, float] | None = None
+    """95% interval of `speedup`."""
+    max_abs_error: float | None = None
+    """Against the float64 reference."""
+    error_vs_eager: float | None = None
+    """Largest error over eager's own largest error against the same reference; below 1 is better than eager."""
+    samples: tuple[tuple[float, float], ...] = ()
+    """Paired (candidate_us, baseline_us) samples."""
+    sha256: str = ""
+    log: str = ""
+    resources: dict[str, dict[str, int]] = msgspec.field(default_factory=dict)
+
+
+class Edge(StrEnum):
+    """How a node came from its parent."""
+
+    DRAFT = "draft"
+    IMPROVE = "improve"
+    REPAIR = "repair"
+    TUNE = "tune"
+    #: a person's own kernel (`--start`)
+    START = "start"
+
+
+class LlmCall(Record, frozen=True, kw_only=True):
+    """One paid call, as the ledger keeps it. Unknown price: `cost_usd` is None and `priced` False."""
+
+    model: str
+    prompt: str
+    reply: str
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    cost_usd: float | None = None
+    priced: bool = False
+    latency_s: float = 0.0
+    error: str = ""
+
+
+class Proposal(Record, frozen=True, kw_only=True):
+    """What a proposer returns: a source, or a reason why not."""
+
+    source: str | None
+    idea: str = ""
+    family: str = ""
+    tunables: dict[str, int] = msgspec.field(default_factory=dict)
+    """Values chosen for `//@tune` macros; missing ones take their defaults."""
+    call: LlmCall | None = None
+    failure: str = ""
+    """Why `source` is None."""
+    infra: bool = False
+    """The failure is a provider's or ours: counts for nothing."""
+
+
+class Node(Record, frozen=True, kw_only=True):
+    """A candidate in the search tree of one target."""
+
+    id: int
+    target_id: str
+    parent: int | None
+    edge: Edge
+    proposer: str
+    source: str
+    language: Language
+    idea: str = ""
+    family: str = ""
+    tunables: dict[str, int] = msgspec.field(default_factory=dict)
+    key: str = ""
+    """Hash of the normalised source and tunables."""
+    evaluation: Evaluation | None = None
+    """None while in flight."""
+    cost_usd: float = 0.0
+    repairs: int | None = None
+    """For a repair: the failed node it mends; it hangs under that node's own parent."""
+
+
+class TargetResult(Record, frozen=True, kw_only=True):
+    """One line of the final report."""
+
+    name: str
+    signature: str
+    calls: int
+    share: float
+    headroom_ms: float
+    verdict: Verdict | None
+    baseline_us: float | None
+    best_us: float | None
+    speedup: float | None
+    speedup_ci: tuple[float, float] | None
+    evaluations: int
+    deployed: bool
+    why_not: str = ""
+
+
+class RunReport(Record, frozen=True, kw_only=True):
+    """What `run --json` prints."""
+
+    session: str
+    model: str
+    device: str
+    under: Under
+    baseline_ms: float | None
+    deployed_ms: float | None
+    speedup: float | None
+    speedup_ci: tuple[float, float] | None
+    speedup_vs_eager: float | None
+    speedup_vs_best: float | None
+    max_abs_error: float | None
+    targets: tuple[TargetResult, ...]
+    evaluations: int
+    cost_usd: float
+    cost_is_lower_bound: bool
+    stop_reason: str
+    state: str
+    elapsed_s: float
+    warnings: tuple[str, ...] = ()
+
+
+class StartKernel(Record, frozen=True, kw_only=True):
+    """A person's own kernel that seeds a tree (`run --start`)."""
+
+    source: str
+    language: Language
+    target: str | None = None
+    """Target name; None takes the first target it compiles for."""
+    path: str = ""
+
+
+class RunOptions(Record, frozen=True, kw_only=True):
+    """What a session was asked to do; stored with it, so that a resume does the same."""
+
+    model: ModelSpec
+    device: str
+    """`cpu` or `cuda:N`, resolved."""
+    workspace: str
+    proposers: tuple[str, ...] = ("templates",)
+    under: Under = "eager"
+    max_evaluations: int = 60
+    max_minutes: float = 60.0
+    max_usd: float | None = None
+    max_targets: int = 6
+    seed: int = 0
+    threads: int = 0
+    """CPU threads for torch and kernels; 0 is all of them."""
+    target_names: tuple[str, ...] = ()
+    """Search only these; empty is all."""
+    start: tuple[StartKernel, ...] = ()
+    api_base: str | None = None
+    compile_timeout_s: float = 60.0
+    evaluate_timeout_s: float = 60.0
+
+
+class DeployDecision(Record, frozen=True, kw_only=True):
+    """Whether one winner stays in the model."""
+
+    target_id: str
+    node_id: int
+    deployed: bool
+    why_not: str = ""
+    alone_speedup: float | None = None
+    """Whole model with only this kernel, over without."""
+    alone_ci: tuple[float, float] | None = None
+    calls: int = 0
+    """Calls served by the kernel in one model call."""
+    fallbacks: int = 0
+    """Calls that the guard gave back to the original in one model call."""
+    host_us: float | None = None
+    """Host time of one guarded call, kernel included on the CPU, launch only on CUDA."""
+    host_us_original: float | None = None
+
+
+class Deployment(Record, frozen=True, kw_only=True):
+    """The in-model gate's result: the whole model before and after, interleaved in one process."""
+
+    baseline_ms: float
+    deployed_ms: float
+    speedup: float
+    speedup_ci: tuple[float, float]
+    max_abs_error: float
+    """Largest absolute difference to the original model's outputs."""
+    rms_error: float
+    within_tolerance: bool
+    decisions: tuple[DeployDecision, ...]
+    samples: tuple[tuple[float, float], ...] = ()
+    """Paired (deployed_ms, baseline_ms)."""
+
+
+SessionState = Literal["starting", "profiling", "searching", "deploying", "done", "interrupted", "failed"]
+
+
+class SessionInfo(Record, frozen=True, kw_only=True):
+    """One row of the session list."""
+
+    id: str
+    options: RunOptions
+    state: SessionState
+    created_at: float
+    """Unix seconds."""
+    updated_at: float
+    device: Device | None = None
+    stop_reason: str = ""
+    error: dict[str, Any] | None = None
+    """`what`, `hint`, `exit_code` of the fault that ended it."""
+    elapsed_s: float = 0.0
+    """Engine time spent, over all resumes."""
+    evaluations: int = 0
+    cost_usd: float = 0.0
+    unpriced_calls: int = 0
+    engine_pid: int = 0
+    """0 when no engine runs it."""
+    heartbeat_at: float = 0.0
+
+
+class Event(Record, frozen=True, kw_only=True):
+    """Something that happened; append-only. `data` is small: ids, not sources."""
+
+    id: int
+    session: str
+    at: float
+    kind: str
+    data: dict[str, Any]

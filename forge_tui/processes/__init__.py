@@ -1,0 +1,1 @@
+"""Child processes: messages, limits, clean environments, killing that works."""
