@@ -469,6 +469,9 @@ class RunReport(Record, frozen=True, kw_only=True):
     speedup_ci: tuple[float, float] | None
     speedup_vs_eager: float | None
     speedup_vs_best: float | None
+    baselines_ms: dict[str, float]
+    """Whole model by baseline name; `eager` is always there once measured."""
+    baseline_failures: dict[str, str]
     max_abs_error: float | None
     targets: tuple[TargetResult, ...]
     evaluations: int
@@ -510,8 +513,18 @@ class RunOptions(Record, frozen=True, kw_only=True):
     """Search only these; empty is all."""
     start: tuple[StartKernel, ...] = ()
     api_base: str | None = None
+    compile_baseline: bool = True
+    """Whether `torch.compile` of the whole model is measured beside eager."""
     compile_timeout_s: float = 60.0
     evaluate_timeout_s: float = 60.0
+
+
+class Winner(Record, frozen=True, kw_only=True):
+    """A kernel that the gate decides on."""
+
+    target: Target
+    node_id: int
+    built: Built
 
 
 class DeployDecision(Record, frozen=True, kw_only=True):
@@ -545,6 +558,11 @@ class Deployment(Record, frozen=True, kw_only=True):
     rms_error: float
     within_tolerance: bool
     decisions: tuple[DeployDecision, ...]
+    baselines_ms: dict[str, float] = msgspec.field(default_factory=dict)
+    """Other ways to run the original model, by name (`compile`), each right within tolerance."""
+    baseline_failures: dict[str, str] = msgspec.field(default_factory=dict)
+    """Baselines that could not be measured or gave other results, with the reason."""
+    tolerance: str = ""
     samples: tuple[tuple[float, float], ...] = ()
     """Paired (deployed_ms, baseline_ms)."""
 

@@ -1,1 +1,1 @@
-""""""
+"""See the map in CONTRIBUTING.md."""
