@@ -1,0 +1,48 @@
+# Two commands for everybody: `make demo` and `make test`. Both make the virtual environment first.
+PYTHON ?= python3
+TORCH ?= torch==2.13.0
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: help venv demo test check lint types layers pytest snapshots clean
+
+help:
+	@echo "make demo    optimise the packaged example on this machine, no key, no network"
+	@echo "make test    everything that CI runs"
+	@echo "make check   the fast part: ruff, mypy, import-linter"
+
+venv: $(STAMP)
+
+# torch first and through pip alone, so that nothing below pulls another build of it
+$(STAMP): pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet "$(TORCH)"
+	$(BIN)/python -m pip install --quiet -e ".[dev]"
+	@touch $(STAMP)
+
+demo: $(STAMP)
+	$(BIN)/forge-tui run example:tiny-llm --headless
+
+test: check pytest
+
+check: lint types layers
+
+lint: $(STAMP)
+	$(BIN)/ruff check forge_tui tests
+
+types: $(STAMP)
+	$(BIN)/mypy
+
+layers: $(STAMP)
+	$(BIN)/lint-imports
+
+pytest: $(STAMP)
+	$(BIN)/pytest
+
+# after a deliberate change of what the screen shows
+snapshots: $(STAMP)
+	$(BIN)/pytest tests/tui --snapshot-update
+
+clean:
+	rm -rf $(VENV) .forge .pytest_cache .mypy_cache .ruff_cache .hypothesis
