@@ -1,1 +1,1 @@
-"""See the map in CONTRIBUTING.md."""
+"""The engine: the asyncio search loop, the one writer of the store, in a process of its own."""

@@ -6,14 +6,24 @@ A worker's stdout and stderr belong to torch, compilers and user code, so replie
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable
 from typing import Any
 
 from forge_tui.core.errors import ForgeError
+
+_PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent() -> None:
+    """Have the kernel kill this process when its parent ends, however that ends; to be called after every fork."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+
 
 Handler = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -31,8 +41,9 @@ def encode_error(error: BaseException) -> dict[str, Any]:
 def serve(handlers: dict[str, Handler], fd_in: int, fd_out: int) -> None:
     """Answer requests `{"id", "op", ...}` with `{"id", "ok": ...}` or `{"id", "error": ...}` until end of input.
 
-    An exception of a handler becomes an error reply; the worker goes on.
+    An exception of a handler becomes an error reply; the worker goes on. The worker dies with its engine.
     """
+    die_with_parent()
     with os.fdopen(fd_in, "rb") as requests, os.fdopen(fd_out, "wb") as replies:
         for line in requests:
             message = json.loads(line)

@@ -1,0 +1,249 @@
+"""A session from start to end: profile, open targets, search, deploy; every step in the store as it happens."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+from forge_tui.core.errors import EnvironmentFault, ForgeError, UsageError
+from forge_tui.core.events import Kind
+from forge_tui.core.ports import Compiler, Evaluator, Proposer
+from forge_tui.core.records import (
+    Built,
+    DeployDecision,
+    Device,
+    Node,
+    Profile,
+    SessionInfo,
+    SessionState,
+    Target,
+    Verdict,
+    Winner,
+)
+from forge_tui.engine.pipeline import Pipeline
+from forge_tui.engine.quiet import Quiet
+from forge_tui.engine.rooms import Rooms
+from forge_tui.engine.searching import SearchPhase
+from forge_tui.search.driver import Search, SearchConfig
+from forge_tui.store.reader import Reader
+from forge_tui.store.writer import Store
+from forge_tui.targets.select import choose
+
+HEARTBEAT_S = 2.0
+
+
+class Engine:
+    """Runs one session. `run` returns when it is done, interrupted or failed; the store says which."""
+
+    def __init__(self, store: Store, reader: Reader, session: SessionInfo, rooms: Rooms) -> None:
+        self._store = store
+        self._reader = reader
+        self._session = session
+        self._id = session.id
+        self._options = session.options
+        self._rooms = rooms
+        self._search_phase: SearchPhase | None = None
+        self._stop_asked = False
+        self._main: asyncio.Task[None] | None = None
+        self._started = time.monotonic()
+        self._elapsed_before = session.elapsed_s
+        self._state: SessionState = session.state
+
+    # ---- commands, called from the control socket and from signal handlers
+
+    def ask_stop(self) -> None:
+        """End soon and resumable. The second call, or one outside the search, ends at once."""
+        again, self._stop_asked = self._stop_asked, True
+        if self._search_phase is not None and not again:
+            self._search_phase.ask_stop()
+        elif self._main is not None:
+            self._main.cancel()
+
+    def pause(self, paused: bool) -> None:
+        """Hold the search, or let it go on."""
+        if self._search_phase is not None:
+            self._search_phase.pause(paused)
+            self._log("info", "Paused." if paused else "Going on.")
+
+    def status(self) -> dict[str, Any]:
+        """State for `status` commands."""
+        return {"session": self._id, "state": self._state, "elapsed_s": self._elapsed_s()}
+
+    # ---- the road
+
+    async def run(self) -> None:
+        """Go the whole road. Faults end in the state `failed`, a stop in `interrupted`; only bugs are raised."""
+        self._main = asyncio.current_task()
+        heartbeat = asyncio.create_task(self._heartbeat())
+        try:
+            await self._road()
+        except asyncio.CancelledError:
+            self._set_state("interrupted", stop_reason="Stopped by request.")
+        except ForgeError as error:
+            self._fail(error)
+            raise
+        except Exception as error:
+            self._fail(ForgeError(f"{type(error).__name__}: {error}", "This is a bug; the log has the details."))
+            raise
+        finally:
+            heartbeat.cancel()
+            self._store.add_elapsed(self._id, time.monotonic() - self._started)
+
+    async def _road(self) -> None:
+        self._rooms.check_tools()
+        profile = await self._profile()
+        device = profile.device
+        targets = choose(profile, names=self._options.target_names, max_targets=self._options.max_targets)
+        compiler = self._rooms.compiler(device)
+        evaluator = self._rooms.evaluator(device)
+        proposers = {name: self._rooms.proposer(name) for name in self._options.proposers}
+        try:
+            reason = await self._search(profile, targets, compiler, evaluator, proposers)
+            if self._stop_asked:
+                self._set_state("interrupted", stop_reason=reason)
+                return
+            self._search_phase = None
+            # its workers would hold memory and cores while the model is timed
+            await evaluator.close()
+            await self._deploy(device, targets, compiler)
+            self._set_state("done", stop_reason=reason)
+        finally:
+            await evaluator.close()
+            for proposer in proposers.values():
+                await proposer.close()
+
+    async def _profile(self) -> Profile:
+        saved = self._reader.profile(self._id)
+        if saved is not None:
+            device = await self._rooms.describe_device()
+            if device.identity == saved.device.identity:
+                return saved
+            if self._reader.nodes(self._id, sources=False):
+                raise EnvironmentFault(
+                    f"This session was measured on {saved.device.model} with torch {saved.device.torch_version}, "
+                    f"and this is {device.model} with torch {device.torch_version}: the timings do not compare.",
+                    "Start a new session here with forge-tui run.",
+                )
+        self._set_state("profiling")
+        profile = await self._rooms.profile()
+        self._store.save_device(self._id, profile.device)
+        self._store.save_profile(self._id, profile)
+        for text in profile.warnings:
+            self._log("warning", text)
+        return profile
+
+    async def _search(
+        self, profile: Profile, targets: list[Target], compiler: Compiler, evaluator: Evaluator,
+        proposers: dict[str, Proposer],
+    ) -> str:  # fmt: skip
+        self._set_state("searching")
+        usable = await self._open(targets, evaluator)
+        if not usable:
+            return "No target is left to search: " + (
+                "none has enough headroom." if not targets else "none of them can be verified (see the log)."
+            )
+        pipeline = Pipeline(compiler, evaluator, Quiet(exclusive=profile.device.kind == "cpu"))
+        config = SearchConfig(seed=self._options.seed, proposers=tuple(proposers),
+                              max_evaluations=self._options.max_evaluations, model_ms=profile.model_ms)  # fmt: skip
+        search = Search(config, usable)
+        ids = {target.id for target in usable}
+        known = [node for node in self._reader.nodes(self._id) if node.target_id in ids]
+        search.restore(known)
+        for node in known:
+            sha256 = node.evaluation.sha256 if node.evaluation else ""
+            pipeline.remember(node.target_id, node.id, node.key, sha256)
+        self._search_phase = SearchPhase(
+            store=self._store, session=self._id, options=self._options, device=profile.device, search=search,
+            pipeline=pipeline, proposers=proposers, targets={t.id: t for t in usable}, elapsed_s=self._elapsed_s,
+            cost_usd=self._session.cost_usd,
+        )  # fmt: skip
+        if self._stop_asked:
+            return "Stopped by request."
+        begun = {node.idea for node in known if node.proposer == "person"}
+        starts = tuple(s for s in self._options.start if f"own kernel {s.path}".strip() not in begun)
+        return await self._search_phase.run([node for node in known if node.evaluation is None], starts)
+
+    async def _open(self, targets: list[Target], evaluator: Evaluator) -> list[Target]:
+        usable: list[Target] = []
+        for target in targets:
+            check = await evaluator.open(target)
+            self._store.event(self._id, Kind.TARGET_OPENED, {
+                "target": target.id, "name": target.name, "usable": check.usable, "reason": check.reason,
+                "eager_us": check.eager_us,
+            })  # fmt: skip
+            if check.usable:
+                usable.append(target)
+            else:
+                self._log("warning", f"{target.name} is left out: {check.reason}")
+        return usable
+
+    async def _deploy(self, device: Device, targets: list[Target], compiler: Compiler) -> None:
+        self._set_state("deploying")
+        winners = await self._winners(targets, compiler)
+        deployment = await self._rooms.deploy(device, winners, self._on_deploy_progress)
+        self._store.save_deployment(self._id, deployment)
+
+    async def _winners(self, targets: list[Target], compiler: Compiler) -> list[Winner]:
+        """The fastest node of each target, as the very file that was verified and timed."""
+        winners: list[Winner] = []
+        for target in targets:
+            nodes = [n for n in self._reader.nodes(self._id, target.id) if _is_faster(n)]
+            for node in sorted(nodes, key=_speedup, reverse=True):
+                built = await compiler.build(target, node.source, node.tunables)
+                assert node.evaluation is not None
+                if isinstance(built, Built) and built.sha256 == node.evaluation.sha256:
+                    winners.append(Winner(target=target, node_id=node.id, built=built))
+                    break
+                self._log("warning", f"Node {node.id} is left out: its build is not the file that was verified.")
+        return winners
+
+    # ---- bookkeeping
+
+    def _on_deploy_progress(self, text: str, decision: DeployDecision | None) -> None:
+        if decision is None:
+            self._log("info", text)
+            return
+        self._store.event(self._id, Kind.DEPLOY_DECISION, {
+            "target": decision.target_id, "deployed": decision.deployed, "why_not": decision.why_not,
+            "speedup": decision.alone_speedup,
+        })  # fmt: skip
+
+    def _elapsed_s(self) -> float:
+        return self._elapsed_before + time.monotonic() - self._started
+
+    def _log(self, level: str, text: str) -> None:
+        self._store.event(self._id, Kind.LOG, {"level": level, "text": text})
+
+    def _set_state(self, state: SessionState, stop_reason: str = "") -> None:
+        self._state = state
+        self._store.set_state(self._id, state, stop_reason=stop_reason)
+
+    def _fail(self, error: ForgeError) -> None:
+        self._state = "failed"
+        self._store.set_state(self._id, "failed", stop_reason=error.what, error={
+            "what": error.what, "hint": error.hint, "exit_code": int(error.exit_code),
+        })  # fmt: skip
+
+    async def _heartbeat(self) -> None:
+        while True:
+            self._store.heartbeat(self._id)
+            await asyncio.sleep(HEARTBEAT_S)
+
+
+def resumable(session: SessionInfo, more_evaluations: bool) -> None:
+    """Raise UsageError if there is nothing to resume."""
+    if session.state == "done" and not more_evaluations:
+        raise UsageError(
+            f"Session {session.id} is done: {session.stop_reason}",
+            "Give it more with --evaluations, or look at it with forge-tui report.",
+        )
+
+
+def _is_faster(node: Node) -> bool:
+    return node.evaluation is not None and node.evaluation.verdict is Verdict.FASTER
+
+
+def _speedup(node: Node) -> float:
+    assert node.evaluation is not None
+    return node.evaluation.speedup or 0.0

@@ -1,0 +1,58 @@
+"""Keeps compilers off the cores while a kernel is timed on the same cores."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+
+class Quiet:
+    """A readers-writer lock: many compiles side by side, or one timing alone.
+
+    With `exclusive=False` (a GPU is timed, compilers run on the CPU) it lets everything through.
+    """
+
+    def __init__(self, *, exclusive: bool) -> None:
+        self._exclusive = exclusive
+        self._changed = asyncio.Condition()
+        self._compiling = 0
+        self._timing = False
+        self._waiting = 0
+
+    @asynccontextmanager
+    async def compiling(self) -> AsyncIterator[None]:
+        """Hold while a compiler runs. Waits for a timing that runs or already waits, so that none starves."""
+        if not self._exclusive:
+            yield
+            return
+        async with self._changed:
+            await self._changed.wait_for(lambda: not self._timing and not self._waiting)
+            self._compiling += 1
+        try:
+            yield
+        finally:
+            async with self._changed:
+                self._compiling -= 1
+                self._changed.notify_all()
+
+    @asynccontextmanager
+    async def timing(self) -> AsyncIterator[None]:
+        """Hold while a candidate is timed; waits for running compilers."""
+        if not self._exclusive:
+            yield
+            return
+        async with self._changed:
+            self._waiting += 1
+            try:
+                await self._changed.wait_for(lambda: not self._timing and not self._compiling)
+                self._timing = True
+            finally:
+                self._waiting -= 1
+                self._changed.notify_all()
+        try:
+            yield
+        finally:
+            async with self._changed:
+                self._timing = False
+                self._changed.notify_all()

@@ -1,0 +1,114 @@
+"""Where the real rooms are wired behind the protocols; tests bring their own."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from forge_tui.core.paths import Workspace
+from forge_tui.core.ports import Compiler, Evaluator, Proposer
+from forge_tui.core.records import DeployDecision, Deployment, Device, ModelSpec, Profile, RunOptions, Winner
+
+Progress = Callable[[str, DeployDecision | None], None]
+
+
+class Rooms(Protocol):
+    """What the engine asks of the other rooms, for one session."""
+
+    def check_tools(self) -> None:
+        """Raise EnvironmentFault if no compiler for the session's device is at hand."""
+
+    async def describe_device(self) -> Device:
+        """The device as it is now, without its measured ceilings."""
+
+    async def profile(self) -> Profile:
+        """Profile the model on its inputs."""
+
+    def compiler(self, device: Device) -> Compiler:
+        """A compiler for the device."""
+
+    def evaluator(self, device: Device) -> Evaluator:
+        """An evaluator on the device."""
+
+    def proposer(self, name: str) -> Proposer:
+        """A proposer by name."""
+
+    def deploy(self, device: Device, winners: Sequence[Winner], on_progress: Progress) -> Awaitable[Deployment]:
+        """Decide inside the model which winners stay."""
+
+
+@dataclass(slots=True)
+class WorkerRooms:
+    """The real rooms: workers, compilers, LiteLLM."""
+
+    options: RunOptions
+    workspace: Workspace
+    session: str
+
+    @property
+    def _logs(self) -> Path:
+        return self.workspace.logs / self.session
+
+    @property
+    def _spec(self) -> ModelSpec:
+        return self.options.model
+
+    def check_tools(self) -> None:
+        """See `Rooms`."""
+        from forge_tui.compiler import toolchain
+
+        if self.options.device.startswith("cuda"):
+            toolchain.find_cuda()
+        else:
+            toolchain.find_gxx()
+
+    async def describe_device(self) -> Device:
+        """See `Rooms`."""
+        from forge_tui.profiler import client
+
+        return await client.describe_device(
+            self.options.device, threads=self.options.threads, log=self._logs / "profiler.log", timeout_s=120
+        )
+
+    async def profile(self) -> Profile:
+        """See `Rooms`."""
+        from forge_tui.profiler import client
+
+        return await client.profile(
+            self._spec, self.options.device, self.workspace, threads=self.options.threads, seed=self.options.seed,
+            log=self._logs / "profiler.log", timeout_s=900,
+        )  # fmt: skip
+
+    def compiler(self, device: Device) -> Compiler:
+        """See `Rooms`."""
+        from forge_tui.compiler.build import CommandCompiler
+
+        return CommandCompiler(device, self.workspace.builds, timeout_s=self.options.compile_timeout_s,
+                               jobs=max(1, min(16, device.cores)))  # fmt: skip
+
+    def evaluator(self, device: Device) -> Evaluator:
+        """See `Rooms`."""
+        from forge_tui.evaluator.client import WorkerEvaluator
+
+        return WorkerEvaluator(
+            self._spec, device, self.workspace, threads=self.options.threads, seed=self.options.seed,
+            log_dir=self._logs, timeout_s=self.options.evaluate_timeout_s,
+        )  # fmt: skip
+
+    def proposer(self, name: str) -> Proposer:
+        """See `Rooms`."""
+        from forge_tui.proposers import registry
+
+        return registry.make(name, self.options)
+
+    def deploy(self, device: Device, winners: Sequence[Winner], on_progress: Progress) -> Awaitable[Deployment]:
+        """See `Rooms`."""
+        from forge_tui.deploy import client
+
+        return client.deploy(
+            self._spec, device, self.workspace, winners, threads=self.options.threads, seed=self.options.seed,
+            log=self._logs / "deploy.log", timeout_s=900, compile_baseline=self.options.compile_baseline,
+            on_progress=on_progress,
+        )  # fmt: skip
