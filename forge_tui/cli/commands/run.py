@@ -1,0 +1,191 @@
+"""`run` and `resume`: start an engine, follow it on the screen or as progress lines, report."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from forge_tui.cli import output
+from forge_tui.cli.progress import ProgressLines
+from forge_tui.core.errors import ExitCode, ForgeError, UsageError
+from forge_tui.core.paths import Workspace, workspace_for
+from forge_tui.core.records import RunOptions, RunReport, StartKernel
+from forge_tui.engine.client import EngineProcess, start_engine
+from forge_tui.models.spec import parse_model
+from forge_tui.report.build import run_report
+from forge_tui.store.reader import Reader
+
+POLL_S = 0.2
+
+
+def run(
+    *, model: str, device: str, workspace: str | None, models: list[str], templates: bool, under: str,
+    evaluations: int, minutes: float, usd: float | None, targets: int, target_names: list[str], start: list[Path],
+    seed: int, threads: int, dtype: str | None, api_base: str | None, compile_baseline: bool, headless: bool,
+    as_json: bool, detach: bool,
+) -> int:  # fmt: skip
+    """Take a model from slow to faster; returns the exit code."""
+    if under != "eager":
+        raise UsageError(f"--under {under} is not supported yet.", "Leave it out, or say --under eager.")
+    spec = parse_model(model, dtype)
+    is_example = model.startswith("example:")
+    place = workspace_for(None if is_example else spec.path, workspace)
+    resolved = resolve_device(device)
+    if is_example and dtype is None and resolved.startswith("cuda"):
+        spec = msgspec.structs.replace(spec, dtype="bfloat16")
+    options = RunOptions(
+        model=spec, device=resolved, workspace=str(place.root),
+        proposers=(("templates",) if templates else ()) + tuple(models), max_evaluations=evaluations,
+        max_minutes=minutes, max_usd=usd, max_targets=targets, seed=seed, threads=threads,
+        target_names=tuple(target_names), start=tuple(read_start(p, resolved) for p in start), api_base=api_base,
+        compile_baseline=compile_baseline,
+    )  # fmt: skip
+    if not options.proposers and not options.start:
+        raise UsageError("Nobody is left to write kernels.", "Leave out --no-templates, or name a --model.")
+    request = {"run": msgspec.to_builtins(options)}
+    return _follow(place, request, headless=headless, as_json=as_json, detach=detach)
+
+
+def resume(
+    *, session: str | None, workspace: str | None, evaluations: int | None, minutes: float | None, usd: float | None,
+    headless: bool, as_json: bool, detach: bool,
+) -> int:  # fmt: skip
+    """Go on with a session where it was; returns the exit code."""
+    place = workspace_for(None, workspace)
+    with contextlib.closing(Reader.open(place)) as reader:
+        info = reader.latest() if session is None else reader.session(session)
+    if info is None:
+        raise UsageError(f"There is no session in {place.root}.", "Start one with forge-tui run MODEL.")
+    request = {"resume": info.id, "max_evaluations": evaluations, "max_minutes": minutes, "max_usd": usd}
+    return _follow(place, request, headless=headless, as_json=as_json, detach=detach)
+
+
+def resolve_device(text: str) -> str:
+    """`auto` becomes `cuda:0` where NVML sees a GPU that this process may use, else `cpu`.
+
+    Raises:
+        UsageError: not `auto`, `cpu`, `cuda` or `cuda:N`.
+    """
+    if text == "auto":
+        return "cuda:0" if _gpu_visible() else "cpu"
+    if text == "cuda":
+        return "cuda:0"
+    if text == "cpu" or (text.startswith("cuda:") and text[5:].isdecimal()):
+        return text
+    raise UsageError(f"There is no device {text!r}.", "Devices are auto, cpu, cuda and cuda:N.")
+
+
+def _gpu_visible() -> bool:
+    if os.environ.get("CUDA_VISIBLE_DEVICES", "all").strip() in ("", "-1", "none"):
+        return False
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        count = pynvml.nvmlDeviceGetCount()
+        pynvml.nvmlShutdown()
+    except pynvml.NVMLError:
+        return False
+    return bool(count)
+
+
+def read_start(path: Path, device: str) -> StartKernel:
+    """A person's own kernel, `FILE` or `TARGET=FILE`.
+
+    Raises:
+        UsageError: the file cannot be read, or is not of the device's language.
+    """
+    target, _, name = str(path).rpartition("=")
+    file = Path(name)
+    language = "cuda" if device.startswith("cuda") else "cpp"
+    if file.suffix not in ((".cu",) if language == "cuda" else (".cpp", ".cc", ".cxx")):
+        raise UsageError(f"{file} is not a kernel for {device}.", "CUDA kernels end in .cu, CPU kernels in .cpp.")
+    try:
+        source = file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{file} cannot be read: {error.strerror}.") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{file} is not UTF-8 text.") from error
+    return StartKernel(source=source, language=language, target=target or None, path=file.name)
+
+
+def _follow(place: Workspace, request: dict[str, Any], *, headless: bool, as_json: bool, detach: bool) -> int:
+    engine = start_engine(place, request)
+    if detach:
+        if as_json:
+            output.document({"session": engine.session, "log": str(engine.log)})
+        else:
+            output.note(f"Session {engine.session} runs in the background; forge-tui shows it.")
+        return int(ExitCode.OK)
+    if headless or as_json or not (sys.stdout.isatty() and sys.stdin.isatty()):
+        return _follow_lines(place, engine, as_json=as_json)
+    from forge_tui.tui.app import run_screen
+
+    code = run_screen(place, engine.session)
+    if engine.running:
+        output.note(f"The search goes on in the background; forge-tui shows it, session {engine.session}.")
+        return code
+    report = _report(place, engine.session)
+    output.text(_render(report))
+    return code or _exit_code(report)
+
+
+def _follow_lines(place: Workspace, engine: EngineProcess, *, as_json: bool) -> int:
+    with contextlib.closing(Reader.open(place)) as reader:
+        lines = ProgressLines(reader, engine.session, output.note)
+        try:
+            for _ in _until_ended(engine):
+                lines.poll()
+            lines.poll()
+            engine.raise_for_end()
+        except KeyboardInterrupt:
+            output.note("Interrupted; ending the search so that it can go on later ...")
+            with contextlib.suppress(KeyboardInterrupt):
+                engine.stop()
+            raise ForgeError(
+                f"Interrupted. Everything evaluated so far is kept in session {engine.session}.",
+                f"Go on with: forge-tui resume {engine.session}{_workspace_flag(place)}",
+                exit_code=ExitCode.INTERRUPTED,
+            ) from None  # fmt: skip
+        report = run_report(reader, engine.session)
+    if as_json:
+        output.document(msgspec.to_builtins(report))
+    else:
+        output.text(_render(report))
+    if report.state == "interrupted":
+        output.note(f"Interrupted. Go on with: forge-tui resume {engine.session}{_workspace_flag(place)}")
+        return int(ExitCode.INTERRUPTED)
+    return _exit_code(report)
+
+
+def _until_ended(engine: EngineProcess) -> Iterator[None]:
+    while engine.running:
+        yield
+        time.sleep(POLL_S)
+
+
+def _report(place: Workspace, session: str) -> RunReport:
+    with contextlib.closing(Reader.open(place)) as reader:
+        return run_report(reader, session)
+
+
+def _render(report: RunReport) -> str:
+    from forge_tui.report import text
+
+    return text.render(report)
+
+
+def _exit_code(report: RunReport) -> int:
+    gained = any(target.deployed for target in report.targets)
+    return int(ExitCode.OK if gained else ExitCode.NO_GAIN)
+
+
+def _workspace_flag(place: Workspace) -> str:
+    return "" if place.root == workspace_for(None, None).root else f" --workspace {place.root}"

@@ -1,0 +1,98 @@
+"""One kernel on one target, evaluated as the search would, without a session."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.metadata
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from forge_tui import __version__
+from forge_tui.core.errors import UsageError
+from forge_tui.core.paths import Workspace
+from forge_tui.core.records import Evaluation, Profile, RunOptions, Target, Verdict
+from forge_tui.engine.pipeline import Pipeline
+from forge_tui.engine.quiet import Quiet
+from forge_tui.engine.rooms import Rooms
+
+
+async def profile_cached(rooms: Rooms, options: RunOptions, workspace: Workspace, *, fresh: bool = False) -> Profile:
+    """The model's profile, kept in the workspace while model file, options, torch and this tool are the same."""
+    workspace.prepare()
+    path = workspace.artifacts / "profiles" / f"{_profile_key(options)}.json"
+    if not fresh:
+        with contextlib.suppress(OSError, msgspec.DecodeError):
+            saved = msgspec.json.decode(path.read_bytes(), type=Profile)
+            if all((workspace.captures / Path(t.capture).name).exists() for t in saved.targets if t.capture):
+                return saved
+    profile = await rooms.profile()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(f".{os.getpid()}.tmp")
+    temporary.write_bytes(msgspec.json.encode(profile))
+    temporary.replace(path)
+    return profile
+
+
+def _profile_key(options: RunOptions) -> str:
+    what = [msgspec.to_builtins(options.model), options.device, options.threads, options.seed, __version__,
+            importlib.metadata.version("torch"), os.environ.get("CUDA_VISIBLE_DEVICES", "")]  # fmt: skip
+    return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:24]
+
+
+def pick_target(profile: Profile, name: str | None) -> Target:
+    """The target of that name or id; without a name the one with the most headroom.
+
+    Raises:
+        UsageError: there is none of that name, or none at all.
+    """
+    ranked = sorted(profile.targets, key=lambda t: t.headroom_ms, reverse=True)
+    if not ranked:
+        raise UsageError("This model has no target that a kernel could replace.", "forge-tui profile says why.")
+    if name is None:
+        return ranked[0]
+    for target in ranked:
+        if name in (target.name, target.id):
+            return target
+    raise UsageError(f"There is no target {name!r}.", f"Targets are {', '.join(t.name for t in ranked)}.")
+
+
+async def check_kernel(
+    rooms: Rooms, options: RunOptions, workspace: Workspace, source: str, target_name: str | None,
+    tunables: dict[str, int],
+) -> tuple[Target, Evaluation]:  # fmt: skip
+    """Evaluate one source; the verdict is what the search would have given."""
+    rooms.check_tools()
+    profile = await profile_cached(rooms, options, workspace)
+    target = pick_target(profile, target_name)
+    evaluator = rooms.evaluator(profile.device)
+    try:
+        usable = await evaluator.open(target)
+        if not usable.usable:
+            reason = f"{target.name} cannot be verified: {usable.reason}"
+            return target, Evaluation(verdict=Verdict.INFRA, reason=reason)
+        pipeline = Pipeline(rooms.compiler(profile.device), evaluator, Quiet(exclusive=profile.device.kind == "cpu"))
+        return target, await pipeline.run(target, 1, source, tunables, options.seed)
+    finally:
+        await evaluator.close()
+
+
+def parse_tunables(texts: list[str]) -> dict[str, int]:
+    """`NAME=VALUE` pairs of the command line.
+
+    Raises:
+        UsageError: one is not of that form.
+    """
+
+    def pairs() -> Iterator[tuple[str, int]]:
+        for text in texts:
+            name, equals, value = text.partition("=")
+            if not equals or not value.lstrip("-").isdecimal():
+                raise UsageError(f"--tune {text!r} is not of the form NAME=INTEGER.")
+            yield name, int(value)
+
+    return dict(pairs())
