@@ -414,6 +414,8 @@ class Proposal(Record, frozen=True, kw_only=True):
     """Why `source` is None."""
     infra: bool = False
     """The failure is a provider's or ours: counts for nothing."""
+    fatal: bool = False
+    """The proposer cannot work at all (no key, unknown model): asking again is useless."""
 
 
 class Node(Record, frozen=True, kw_only=True):
