@@ -1,0 +1,226 @@
+"""What is refused before anything is compiled, each with one sentence and its line.
+
+The lint reads tokens, so comments and strings neither hide nor trigger anything. It is the first of three lines of
+defence, and the one that explains: the built file is inspected too, and CPU kernels run in a sandbox.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+
+from forge_tui.contract import lint_tables as tables
+from forge_tui.contract.identifiers import word_set
+from forge_tui.contract.source import HashLine, Source, Token, read
+from forge_tui.core.errors import ContractError
+from forge_tui.core.records import Language
+
+_INCLUDE = re.compile(r"(?:#|%:)\s*include\s*(?:<([^<>\"]+)>|\"([^\"]+)\")\s*")
+_HASH_WORD = re.compile(r"(?:#|%:)\s*([A-Za-z_]\w*)?")
+_HASH_ALLOWED = word_set("include define undef if ifdef ifndef elif elifdef elifndef else endif pragma error warning")
+_PRAGMA_REFUSED = re.compile(
+    r"(?:#|%:)\s*pragma\s+(?:GCC\s+)?(dependency|redefine_extname|weak|system_header|init_seg|include_alias"
+    r"|push_macro|pop_macro|poison)\b"
+)
+_SPECIFIERS_WITH_PARENS = word_set(
+    "__align__ alignas __attribute__ __attribute decltype noexcept __launch_bounds__ __cluster_dims__ __declspec"
+)
+_BEFORE_DECLARATION = frozenset(";{})]>,([:")
+_NO_STATE = "a kernel keeps no state between calls, so declare it `const` or `constexpr`, or put it into the workspace"
+
+#: tokens looked at around a specifier; what is longer is left to the inspection of the built file
+_MAX_DECLARATION = 200
+
+
+def check(source: str, language: Language) -> None:
+    """Refuse what no kernel may contain.
+
+    Raises:
+        ContractError: with the line and what stands there.
+    """
+    check_source(read(source), language)
+
+
+def check_source(source: Source, language: Language) -> None:
+    """As `check`, for a source already taken apart."""
+    for line in source.hash_lines:
+        _check_hash_line(line, language)
+    _check_tokens(source.tokens, language)
+    _check_state(source.code, language)
+
+
+def _refuse(line: int, what: str, why: str) -> ContractError:
+    return ContractError(f"Line {line}: {what} is not allowed: {why}.")
+
+
+def _check_hash_line(line: HashLine, language: Language) -> None:
+    word = _HASH_WORD.match(line.text)
+    name = word[1] if word else None
+    if name is None:
+        if line.text in ("#", "%:"):
+            return
+        raise _refuse(line.line, f"`{line.text[:40]}`", "line markers would hide where code comes from")
+    if name not in _HASH_ALLOWED:
+        raise _refuse(line.line, f"`#{name}`", "only includes, macros, conditions and pragmas are")
+    pragma = _PRAGMA_REFUSED.match(line.text)
+    if pragma:
+        raise _refuse(line.line, f"`#pragma {pragma[1]}`", "it changes what names mean")
+    if name == "include":
+        match = _INCLUDE.fullmatch(line.text)
+        if match is None:
+            raise _refuse(line.line, "an include that is not written out as <name> or \"name\"", "it cannot be checked")
+        _check_header(match[1] or match[2], line.line, language)
+
+
+def _check_header(header: str, line: int, language: Language) -> None:
+    if header == tables.HEADER:
+        return
+    if header.startswith(("/", "~", "\\")) or ".." in header or "\\" in header or ":" in header:
+        raise _refuse(line, f"the include path `{header}`", "headers are named, not reached by path")
+    if language == "cuda":
+        known = header in tables.CUDA_HEADERS or header.startswith(tables.CUDA_FOLDERS)
+        which = "the toolkit's device headers and forge_target.h are"
+    else:
+        known, which = header in tables.CPP_HEADERS, "the standard headers for arithmetic, intrinsics and OpenMP are"
+    if not known:
+        raise _refuse(line, f"the include `{header}`", which)
+
+
+def _check_tokens(tokens: tuple[Token, ...], language: Language) -> None:
+    names = tables.BOTH_NAMES | (tables.CUDA_NAMES if language == "cuda" else tables.CPP_NAMES)
+    includes = {
+        first.directive
+        for first, second in itertools.pairwise(tokens)
+        if first.text in ("#", "%:") and first.directive and second.text == "include"
+    }
+    for at, token in enumerate(tokens):
+        if token.directive in includes:
+            continue  # checked as a whole line
+        if token.kind == "string":
+            if re.search(r"\.\s*(incbin|include)\b", token.text):
+                raise _refuse(token.line, "`.incbin` or `.include` in assembly", "a source reads no other files")
+        elif token.kind == "punct":
+            _check_punct(token, language)
+        elif token.kind == "name":
+            _check_name(token, tokens, at, names, language)
+
+
+def _check_punct(token: Token, language: Language) -> None:
+    if token.text == "<<<":
+        if language == "cuda":
+            raise _refuse(token.line, "a launch with `<<<`", "launches are written as `//@launch` directives")
+        raise _refuse(token.line, "`<<<`", "the target wants a CPU kernel")
+    if token.text in ("##", "%:%:") and language == "cpp":
+        raise _refuse(token.line, "token pasting with `##`", "names must be readable as they stand")
+
+
+def _check_name(
+    token: Token, tokens: tuple[Token, ...], at: int, names: dict[str, str], language: Language
+) -> None:
+    text = token.text
+    before = tokens[at - 1].text if at else ""
+    after = tokens[at + 1].text if at + 1 < len(tokens) else ""
+    if text in names and not _harmless(text, before, after, language):
+        raise _refuse(token.line, f"`{text}`", names[text])
+    if text.strip("_") in tables.REFUSED_ATTRIBUTES and (after in ("(", ",", ")", "]")) and _in_attribute(tokens, at):
+        raise _refuse(token.line, f"the attribute `{text}`", "it moves code or data, or runs code at load")
+    if language == "cuda":
+        for prefix, why in tables.CUDA_PREFIXES:
+            if text.startswith(prefix) and text not in tables.CUDA_PREFIX_EXCEPTIONS and text != prefix + "_":
+                raise _refuse(token.line, f"`{text}`", why)
+
+
+#: words that are common names of variables; refused only as calls of the function, or qualified by `std`
+_COMMON_WORDS = word_set(
+    "time clock open free kill signal raise random exit thread async exec sleep connect system rename"
+)
+
+
+def _harmless(text: str, before: str, after: str, language: Language) -> bool:
+    if text in ("new", "delete"):
+        # `= delete` declares a function as absent; `operator new` is still refused
+        return text == "delete" and before == "=" and after == ";"
+    if text in ("__device__", "__shared__", "__global__"):
+        return False
+    if before in (".", "->"):
+        return True
+    if text in _COMMON_WORDS:
+        return not (after == "(" or before == "::")
+    return language == "cuda" and text in ("free", "exit") and after != "("
+
+
+def _in_attribute(tokens: tuple[Token, ...], at: int) -> bool:
+    """Whether the token stands inside `__attribute__((...))` or `[[...]]`."""
+    for back in range(at - 1, max(-1, at - 40), -1):
+        text = tokens[back].text
+        if text in (";", "{", "}"):
+            return False
+        if text in ("__attribute__", "__attribute") or (text == "[" and tokens[back - 1].text == "["):
+            return True
+    return False
+
+
+def _check_state(code: tuple[Token, ...], language: Language) -> None:
+    """Refuse what would outlive a call: static and namespace-scope variables that are not constants."""
+    for at, token in enumerate(code):
+        if token.text in ("static", "__device__", "__constant__") and token.kind == "name":
+            what = _variable(code, at)
+            if what is None:
+                continue
+            words, name = what
+            if token.text == "__constant__" or _constant(words):
+                continue
+            if "__shared__" in words or (token.text == "__device__" and language == "cpp"):
+                continue
+            shown = f"the {'static' if token.text == 'static' else '`__device__`'} variable `{name}`"
+            raise _refuse(token.line, shown, _NO_STATE)
+
+
+def _variable(code: tuple[Token, ...], at: int) -> tuple[list[str], str] | None:
+    """The declaration around a specifier as its words before the declarator's end and its name; None for functions."""
+    start = at
+    while start > max(0, at - _MAX_DECLARATION) and code[start - 1].text not in _BEFORE_DECLARATION:
+        start -= 1
+    words: list[str] = []
+    name = ""
+    depth = 0
+    index = start
+    while index < min(len(code), at + _MAX_DECLARATION):
+        token = code[index]
+        text = token.text
+        if text in ("operator", "struct", "class", "union", "enum") and depth == 0:
+            return None
+        if text in _SPECIFIERS_WITH_PARENS and index + 1 < len(code) and code[index + 1].text == "(":
+            index = _closing(code, index + 1)
+        elif text == "<":
+            depth += 1
+        elif text in (">", ">>", ">>>"):
+            depth = max(0, depth - len(text))
+        elif depth == 0 and index > at and text in ("(", ")", "]", ">", ","):
+            return None
+        elif depth == 0 and index > at and text in (";", "=", "[", "{"):
+            return (words, name) if name else None
+        elif depth == 0:
+            words.append(text)
+            name = text if token.kind == "name" else name
+        index += 1
+    return None
+
+
+def _closing(code: tuple[Token, ...], at: int) -> int:
+    depth = 0
+    for index in range(at, len(code)):
+        depth += {"(": 1, ")": -1}.get(code[index].text, 0)
+        if depth == 0:
+            return index
+    return len(code) - 1
+
+
+def _constant(words: list[str]) -> bool:
+    """Whether the declared thing itself is constant: `const float* p` is a pointer that may change."""
+    if "constexpr" in words:
+        return True
+    if "const" not in words:
+        return False
+    stars = [index for index, word in enumerate(words) if word == "*"]
+    return not stars or "const" in words[stars[-1] :]
