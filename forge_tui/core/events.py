@@ -19,7 +19,7 @@ class Kind(StrEnum):
     NODE_EVALUATED = "node_evaluated"
     """`node`, `target`, `verdict`, `speedup`, `reason`."""
     PROPOSAL_FAILED = "proposal_failed"
-    """`target`, `edge`, `proposer`, `reason`."""
+    """`target`, `edge`, `proposer`, `reason`, `drop`: what a resume needs, null where it counts for nothing."""
     LLM_CALL = "llm_call"
     """`model`, `cost_usd`, `tokens`."""
     DEPLOY_DECISION = "deploy_decision"

@@ -176,6 +176,8 @@ class Signature(Record, frozen=True, kw_only=True):
     scalars: tuple[Scalar, ...]
     call: dict[str, Any]
     result: dict[str, Any]
+    device: str = ""
+    """Where the captured calls ran, `cpu` or `cuda:N`; empty if unknown."""
 
     def describe(self) -> str:
         """A short text for tables: `f32[2,512,256] -> f32[2,512,256]`."""

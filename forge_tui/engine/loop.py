@@ -6,6 +6,8 @@ import asyncio
 import time
 from typing import Any
 
+import msgspec
+
 from forge_tui.core.errors import EnvironmentFault, ForgeError, UsageError
 from forge_tui.core.events import Kind
 from forge_tui.core.ports import Compiler, Evaluator, Proposer
@@ -25,7 +27,7 @@ from forge_tui.engine.pipeline import Pipeline
 from forge_tui.engine.quiet import Quiet
 from forge_tui.engine.rooms import Rooms
 from forge_tui.engine.searching import SearchPhase
-from forge_tui.search.driver import Search, SearchConfig
+from forge_tui.search.driver import Drop, Search, SearchConfig
 from forge_tui.store.reader import Reader
 from forge_tui.store.writer import Store
 from forge_tui.targets.select import choose
@@ -149,7 +151,7 @@ class Engine:
         search = Search(config, usable)
         ids = {target.id for target in usable}
         known = [node for node in self._reader.nodes(self._id) if node.target_id in ids]
-        search.restore(known)
+        search.restore(known, self._drops())
         for node in known:
             sha256 = node.evaluation.sha256 if node.evaluation else ""
             pipeline.remember(node.target_id, node.id, node.key, sha256)
@@ -208,6 +210,18 @@ class Engine:
             "target": decision.target_id, "deployed": decision.deployed, "why_not": decision.why_not,
             "speedup": decision.alone_speedup,
         })  # fmt: skip
+
+    def _drops(self) -> list[Drop]:
+        """Attempts of earlier engines that ended without a source."""
+        drops: list[Drop] = []
+        after = 0
+        while events := self._reader.events(self._id, after):
+            after = events[-1].id
+            drops += [
+                msgspec.convert(event.data["drop"], Drop) for event in events
+                if event.kind == Kind.PROPOSAL_FAILED and event.data.get("drop")
+            ]  # fmt: skip
+        return drops
 
     def _elapsed_s(self) -> float:
         return self._elapsed_before + time.monotonic() - self._started

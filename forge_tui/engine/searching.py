@@ -7,6 +7,8 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from forge_tui.core.events import Kind
 from forge_tui.core.ports import Proposer
 from forge_tui.core.records import (
@@ -210,9 +212,10 @@ class SearchPhase:
         return node
 
     def _failed_proposal(self, step: Step, proposal: Proposal) -> None:
-        self._search.drop(step, proposal.failure, infra=proposal.infra)
+        drop = self._search.drop(step, proposal.failure, infra=proposal.infra)
         self._store.event(self._session, Kind.PROPOSAL_FAILED, {
             "target": step.target_id, "edge": step.edge, "proposer": step.proposer, "reason": proposal.failure,
+            "drop": msgspec.to_builtins(drop),
         })  # fmt: skip
         if proposal.infra:
             self._infra_in_a_row += 1
