@@ -1,0 +1,89 @@
+"""Which target deserves the next attempt: expected saving in the whole model, from headroom and from luck so far."""
+
+from __future__ import annotations
+
+import math
+
+from forge_tui.core.records import Target
+from forge_tui.search.config import SearchConfig
+from forge_tui.search.tree import TargetTree
+
+#: how far below its ceiling the best attainable kernel may lie, with its weight
+SHORTFALL = ((0.02, 0.3), (0.15, 0.4), (0.35, 0.3))
+HORIZONS = (1, 2, 4, 8, 16, 32)
+#: the value that a target without a right kernel is assumed to start from
+UNKNOWN_START = -0.2
+
+
+def ceiling(target: Target, baseline_us: float | None) -> float:
+    """Highest value that a kernel can have: ln(reference over floor); 0 where nothing can be gained."""
+    floor = target.floor_us
+    if floor <= 0:
+        floor = target.time_us - target.headroom_ms * 1000 / max(1, target.calls)
+    reference = baseline_us or target.time_us
+    if reference <= 0:
+        return 0.0
+    # a floor of nothing still leaves the launch
+    return max(0.0, math.log(reference / max(floor, reference * 1e-3)))
+
+
+def saved_at(value: float) -> float:
+    """Part of the target's time that remains with a kernel of this value; slower ones are not deployed."""
+    return math.exp(-max(0.0, value))
+
+
+class Outlook:
+    """What is to be expected of one target, as its tree stands."""
+
+    def __init__(self, tree: TargetTree, config: SearchConfig) -> None:
+        sizes, self.fruitless = tree.improvements(config.improvement)
+        self._config = config
+        self._share = tree.target.share
+        self._best = tree.champion.value if tree.champion is not None else UNKNOWN_START
+        self._ceiling = ceiling(tree.target, tree.baseline_us)
+        weight = config.prior_weight
+        self._chance = (weight * config.prior_chance + len(sizes)) / (weight + tree.attempts)
+        self._size = (weight * config.prior_size + math.fsum(sizes)) / (weight + len(sizes))
+        self._beatable = 1.0
+        if tree.target.bound == "compute" and not (tree.champion and self._best >= config.compute_near):
+            self._beatable = config.compute_win_chance
+        self.rank = max(self.gain(horizon, config.rank_decay) / horizon for horizon in HORIZONS)
+        """Expected saving per attempt, share of the model's time."""
+
+    @property
+    def open_share(self) -> float:
+        """What a perfect kernel would still save, share of the model's time."""
+        return max(0.0, self._share * (saved_at(self._best) - math.exp(-self._ceiling)))
+
+    def gain(self, horizon: int, decay: float) -> float:
+        """Expected saving of so many more attempts, share of the model's time."""
+        chance = min(1.0, self._chance * (1 + self.fruitless / self._config.decay_scale) ** -decay)
+        now, total = saved_at(self._best), 0.0
+        for shortfall, weight in SHORTFALL:
+            room = self._ceiling - shortfall - self._best
+            if room <= 0:
+                continue
+            for hits, odds in _poisson(horizon * chance):
+                then = self._best + room * (1 - math.exp(-hits * self._size / room))
+                total += weight * odds * (now - saved_at(then))
+        return self._share * self._beatable * total
+
+    def closed(self) -> str:
+        """Why this target deserves nothing more, in words; empty while it does."""
+        config = self._config
+        if self._best >= self._ceiling + math.log(config.floor_fraction) or self.open_share < config.min_gain:
+            return "near the floor of this device"
+        if self.gain(config.stop_horizon, config.stop_decay) < config.min_gain:
+            return f"expected gain below {config.min_gain:.1%} of the model's time"
+        if self.fruitless >= config.patience:
+            return f"{config.patience} attempts without an improvement"
+        return ""
+
+
+def _poisson(mean: float) -> list[tuple[int, float]]:
+    """Counts from 1 with their probabilities; the far tail is left out."""
+    odds, out = math.exp(-mean), []
+    for count in range(1, math.ceil(mean + 6 * math.sqrt(mean)) + 3):
+        odds *= mean / count
+        out.append((count, odds))
+    return out

@@ -1,0 +1,114 @@
+"""What the search is told, and what it answers: configuration, steps, stops."""
+
+from __future__ import annotations
+
+import msgspec
+
+from forge_tui.core.records import Edge, Record
+
+
+class SearchConfig(Record, frozen=True, kw_only=True):
+    """Every constant of the search. Values of kernels are natural logarithms of their speedups."""
+
+    seed: int = 0
+    proposers: tuple[str, ...] = ("templates",)
+    """Names of proposers; `templates` is asked first for drafts, the others are models."""
+    max_evaluations: int = 60
+    """Candidates over all targets, in flight ones included; failures of ours do not count."""
+    model_ms: float = 0.0
+    """Time of one model call, for texts; decisions use the targets' shares alone."""
+    min_gain: float = 0.001
+    """Share of the model's time: a target that is expected to gain less is left alone."""
+
+    explore: float = 0.40
+    """Bonus of a node with few attempts: `explore / sqrt(1 + attempts)`. Flat between 0.2 and 0.5."""
+    explore_roots: float = 0.20
+    """The same for a new draft beside the first one."""
+    max_children: int = 8
+    """Right children of one node."""
+    freeze_after: int = 4
+    """Attempts at a node without a child near it, after which other nodes come first."""
+    freeze_margin: float = 0.02
+    """How far below its parent a child may be and still be near it."""
+    max_duplicates: int = 2
+    """Duplicates that one proposer may make from one parent before it is asked no more there."""
+
+    repair_gate: float = 0.8
+    """A repair is tried if its odds per dollar are at least this part of a fresh attempt's."""
+    max_repairs: int = 3
+    """Repairs in a row of one failure."""
+    repair_window: int = 4
+    """A failure is forgotten after so many newer attempts at its target."""
+
+    tune_within: float = 0.4
+    """A kernel is swept if its value is at most this far below the best one's."""
+    max_tunes: int = 12
+    """Settings tried for one source."""
+    tune_after: int = 3
+    """Attempts at a target before its settings are swept beside them."""
+    tune_share: float = 1.0
+    """Settings per further attempt, while there is something else to try."""
+
+    in_flight_per_target: int = 2
+    """Steps of one target at the same time; twice as many where only one target is open."""
+    first_attempts: int = 2
+    """What every worthwhile target gets before targets compete."""
+    first_attempts_gain: float = 0.003
+    """Share of the model's time that a perfect kernel must save for that."""
+    explore_every: int = 5
+    """Every n-th step goes to the open target with the fewest attempts."""
+    floor_fraction: float = 0.90
+    """A kernel that reaches this part of the floor's speed ends its target."""
+    patience: int = 48
+    """Attempts without an improvement that end a target whatever is expected."""
+    prior_chance: float = 0.22
+    """Chance that an attempt improves its target, before anything is known."""
+    prior_size: float = 0.25
+    """Mean size of an improvement, before anything is known."""
+    prior_weight: float = 4.0
+    """How many attempts the two priors are worth."""
+    decay_scale: float = 8.0
+    """Fruitless attempts over which the chance of an improvement falls."""
+    rank_decay: float = 1.5
+    """Exponent of that fall when targets are ranked: quick to move on."""
+    stop_decay: float = 0.5
+    """Exponent of that fall when a target is given up: slow to despair."""
+    stop_horizon: int = 8
+    """Attempts looked ahead when a target is given up."""
+    compute_win_chance: float = 0.15
+    """Chance that a compute-bound target, mostly a vendor library's, can be beaten; 1 once a right kernel came near."""
+    compute_near: float = -0.26
+    """The value from which a compute-bound target counts as beatable."""
+    improvement: float = 0.01
+    """What counts as an improvement of a target."""
+
+
+class Step(Record, frozen=True, kw_only=True):
+    """One thing to do: ask a proposer for a kernel, or try a setting."""
+
+    target_id: str
+    edge: Edge
+    parent: int | None
+    """Node to hang the new one under; None for a root."""
+    failed: int | None = None
+    """For a repair: the node to mend."""
+    proposer: str
+    tunables: dict[str, int] = msgspec.field(default_factory=dict)
+    """For edge `tune`: the setting to try, complete."""
+    seed: int = 0
+    """A function of the configuration's seed and of what was tried before at this target."""
+
+
+class Stop(Record, frozen=True, kw_only=True):
+    """The search is over; `reason` is a sentence for people."""
+
+    reason: str
+
+
+class Drop(Record, frozen=True, kw_only=True):
+    """An attempt that ended without a source and counts as one; what a resume needs to know of it."""
+
+    step: Step
+    after: int
+    """Highest node id that the target had begun by then; -1 for none."""
+    reason: str = ""

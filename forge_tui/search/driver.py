@@ -1,0 +1,300 @@
+"""The search over every target of a session: what to do next, and what is known so far.
+
+Plain Python without clock or randomness: the same configuration and the same replies give the same steps, and a
+search restored from its nodes goes on like one that was never interrupted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from forge_tui.core.ports import Task
+from forge_tui.core.records import Device, Edge, Evaluation, Node, Target, Verdict
+from forge_tui.search import policy
+from forge_tui.search.allocation import Outlook
+from forge_tui.search.config import Drop, SearchConfig, Step, Stop
+from forge_tui.search.experience import TEMPLATES, Experience
+from forge_tui.search.tree import GENERATION, NodeStats, TargetTree
+
+__all__ = ["Drop", "NodeStats", "Search", "SearchConfig", "Step", "Stop"]
+
+Can = Callable[[Step], bool]
+
+#: the proposer's name on nodes that only try another setting, and on a person's own kernels
+TUNER, PERSON = "tune", "person"
+
+
+class Search:
+    """Decides steps and folds in what became of them.
+
+    The caller asks `next_step`, and ends every step by `begin` and later `finish`, or by `drop`.
+    """
+
+    def __init__(self, config: SearchConfig, targets: Sequence[Target]) -> None:
+        self.config = config
+        self._trees = {t.id: TargetTree(t, config.explore) for t in targets}
+        self._owner: dict[int, TargetTree] = {}
+        self._experience = Experience()
+        self._outlooks: dict[str, tuple[int, Outlook]] = {}
+        # (content, what proposers said no to) and (version) of targets where nothing could be done
+        self._refused: dict[str, tuple[int, set[tuple[Edge, int | None, int | None, str]]]] = {}
+        self._idle: dict[str, int] = {}
+        self._wish = ""
+
+    # ---- deciding
+
+    def next_step(self, can: Can) -> Step | Stop | None:
+        """The next thing to do; None while only what is in flight can bring news.
+
+        `can` says whether the step's proposer could do it now; where it cannot, the next best option is taken.
+        """
+        if not self._trees:
+            return Stop(reason="No target has enough headroom to search.")
+        flying = any(tree.in_flight for tree in self._trees.values())
+        if self._wish:
+            return None if flying else Stop(reason=self._wish)
+        if sum(tree.begun for tree in self._trees.values()) >= self.config.max_evaluations:
+            reason = f"All {self.config.max_evaluations} evaluations are used up."
+            return None if flying else Stop(reason=reason)
+        for tree in self._ranked():
+            step = self._step_for(tree, can)
+            if step is not None:
+                tree.reserve(step)
+                self._experience.start(step.proposer, step.edge, 1)
+                return step
+            self._idle[tree.target.id] = tree.version
+        return None if flying else Stop(reason=self._why_over())
+
+    def stop(self, reason: str) -> None:
+        """Start nothing more; `next_step` answers with this reason once nothing is in flight."""
+        self._wish = reason
+
+    def start_step(self, target_id: str) -> Step:
+        """The step under which a person's own kernel begins; not to be waited for by `next_step`."""
+        tree = self._trees[target_id]
+        return self._step(tree, Edge.START, None, PERSON)
+
+    # ---- what became of steps
+
+    def begin(self, step: Step, node: Node) -> None:
+        """The step has a source: its node is in flight."""
+        tree = self._trees[step.target_id]
+        self._release(tree, step)
+        self._add(tree, node)
+
+    def finish(self, node_id: int, evaluation: Evaluation) -> None:
+        """A node's verdict; a second one for the same node is ignored, a failure of ours undoes the attempt."""
+        tree = self._owner.get(node_id)
+        if tree is None or node_id not in tree.flying:
+            return
+        before = tree.node(node_id)
+        node = tree.settle(node_id, evaluation)
+        if node is None:
+            self._experience.start(before.proposer, before.edge, -1)
+            del self._owner[node_id]
+            return
+        value = tree.value(node_id)
+        parent = tree.value(node.parent) if node.parent is not None else None
+        self._experience.end(node.proposer, node.edge, value=value, before=parent)
+        if node.edge is Edge.REPAIR:
+            self._end_repair(tree, node.repairs, node.proposer, right=value is not None)
+
+    def drop(self, step: Step, reason: str, *, infra: bool = False) -> Drop | None:
+        """The step brought no source. It counts as an attempt unless the fault was ours or a provider's.
+
+        Returns what `restore` needs to know of it, or None.
+        """
+        tree = self._trees[step.target_id]
+        self._release(tree, step)
+        if infra:
+            return None
+        drop = Drop(step=step, after=tree.ids[-1] if tree.ids else -1, reason=reason)
+        self._fold_drop(tree, drop)
+        return drop
+
+    def restore(self, nodes: Iterable[Node], drops: Iterable[Drop] = ()) -> None:
+        """Take in the nodes of an interrupted search, those in flight included, in any order."""
+        for node in sorted(nodes, key=lambda n: n.id):
+            tree = self._trees.get(node.target_id)
+            if tree is None:
+                continue
+            if node.evaluation is not None and node.evaluation.verdict is Verdict.INFRA:
+                self._experience.pay(node)
+                continue
+            self._add(tree, node)
+            if node.evaluation is not None:
+                self.finish(node.id, node.evaluation)
+        for drop in drops:
+            if drop.step.target_id in self._trees:
+                self._fold_drop(self._trees[drop.step.target_id], drop)
+
+    # ---- looking
+
+    def best(self, target_id: str) -> Node | None:
+        """The fastest node whose whole interval is above 1, else the best right one, else None."""
+        return self._trees[target_id].best
+
+    def task(self, step: Step, device: Device) -> Task:
+        """The request that a step makes to its proposer."""
+        tree = self._trees[step.target_id]
+        return Task(
+            target=tree.target, device=device, edge=step.edge,
+            parent=tree.node(step.parent) if step.parent is not None else None,
+            failed=tree.node(step.failed) if step.failed is not None else None,
+            best=tree.best, lineage=tree.lineage(step.parent), nodes=tree.nodes(), seed=step.seed,
+        )  # fmt: skip
+
+    def stats(self, target_id: str) -> dict[int, NodeStats]:
+        """Visits and values of every node of a target, for viewers."""
+        return self._trees[target_id].stats()
+
+    def tree(self, target_id: str) -> TargetTree:
+        """The target's tree, to read."""
+        return self._trees[target_id]
+
+    @property
+    def evaluations(self) -> int:
+        """Candidates begun, those in flight included."""
+        return sum(len(tree.ids) for tree in self._trees.values())
+
+    def state(self) -> dict[str, object]:
+        """What decisions depend on, to compare two searches."""
+        trees = {
+            target_id: (tree.nodes(), sorted(tree.flying), tree.stats(), tree.root_attempts, tree.tunes,
+                        tree.improvements(self.config.improvement), tree.best,
+                        [(c.head, c.value, c.best, c.below, c.attempts, c.size, c.members, c.tunes, c.tuning,
+                          sorted(c.duplicates.items())) for c in sorted(tree.chains.values(), key=lambda c: c.head)])
+            for target_id, tree in self._trees.items()
+        }  # fmt: skip
+        return {"trees": trees, "experience": self._experience.state()}
+
+    # ---- allocation
+
+    def _outlook(self, tree: TargetTree) -> Outlook:
+        known = self._outlooks.get(tree.target.id)
+        if known is None or known[0] != tree.version:
+            known = (tree.version, Outlook(tree, self.config))
+            self._outlooks[tree.target.id] = known
+        return known[1]
+
+    def _ranked(self) -> list[TargetTree]:
+        """Targets that may start a step now, the most deserving first; independent of the order they came in."""
+        config = self.config
+        worthy = [tree for tree in self._trees.values() if not self._outlook(tree).closed()]
+        room = config.in_flight_per_target * (2 if len(worthy) == 1 else 1)
+        ready = [
+            tree for tree in worthy
+            if tree.in_flight < room and self._idle.get(tree.target.id) != tree.version
+        ]  # fmt: skip
+        ready.sort(key=lambda tree: (-self._outlook(tree).rank, tree.target.id))
+        first = [
+            tree for tree in ready
+            if tree.attempts < config.first_attempts and self._outlook(tree).open_share > config.first_attempts_gain
+        ]  # fmt: skip
+        first.sort(key=lambda tree: (tree.attempts, -self._outlook(tree).open_share, tree.target.id))
+        done = sum(tree.attempts for tree in self._trees.values())
+        if not first and ready and done % config.explore_every == config.explore_every - 1:
+            first = [min(ready, key=lambda tree: (tree.attempts, tree.target.id))]
+        return first + [tree for tree in ready if tree not in first]
+
+    # ---- one target
+
+    def _step_for(self, tree: TargetTree, can: Can) -> Step | None:
+        if any(tree.node(i).edge is Edge.START for i in tree.flying):
+            return None
+        for step in self._wishes(tree):
+            if step.edge is Edge.TUNE or self._possible(tree, step, can):
+                return step
+        return None
+
+    def _wishes(self, tree: TargetTree) -> Iterator[Step]:
+        """Steps in order of preference: repairs that pay, a fair share of settings, new kernels, other settings."""
+        config, known = self.config, self._experience
+        for failed in policy.repairs(tree, config):
+            for name in known.order(config.proposers, Edge.REPAIR):
+                if policy.repair_pays(tree, failed, name, known, config):
+                    yield self._step(tree, Edge.REPAIR, failed.parent, name, failed=failed.id)
+        attempts = len(tree.generation) + sum(d.step.edge in GENERATION for d in tree.drops)
+        if tree.tunes < config.tune_share * (attempts - config.tune_after):
+            yield from self._tune(tree)
+        orders = {edge: known.order(config.proposers, edge) for edge in (Edge.DRAFT, Edge.IMPROVE)}
+        for option in policy.options(tree, config):
+            for name in orders[option.edge]:
+                if option.chain is None or option.chain.duplicates.get(name, 0) < config.max_duplicates:
+                    yield self._step(tree, option.edge, option.parent, name)
+        yield from self._tune(tree)
+
+    def _tune(self, tree: TargetTree) -> Iterator[Step]:
+        found = policy.tune_step(tree, self.config)
+        if found is not None:
+            parent, setting = found
+            yield self._step(tree, Edge.TUNE, parent, TUNER, tunables=setting)
+
+    def _possible(self, tree: TargetTree, step: Step, can: Can) -> bool:
+        """Whether the proposer can; a no is remembered until the tree changes."""
+        if step.proposer == TEMPLATES and any(s.proposer == TEMPLATES for s in tree.reserved):
+            # it reads the tree and would write the same kernel again
+            return False
+        content, refused = self._refused.get(tree.target.id, (-1, set()))
+        if content != tree.content:
+            refused = set()
+            self._refused[tree.target.id] = (tree.content, refused)
+        key = (step.edge, step.parent, step.failed, step.proposer)
+        if key in refused:
+            return False
+        if can(step):
+            return True
+        refused.add(key)
+        return False
+
+    def _step(
+        self, tree: TargetTree, edge: Edge, parent: int | None, proposer: str, *, failed: int | None = None,
+        tunables: dict[str, int] | None = None,
+    ) -> Step:  # fmt: skip
+        taken = {step.seed for step in tree.reserved}
+        ordinal = tree.attempts
+        while (seed := self._draw(tree.target.id, ordinal)) in taken:
+            ordinal += 1
+        return Step(target_id=tree.target.id, edge=edge, parent=parent, failed=failed, proposer=proposer,
+                    tunables=tunables or {}, seed=seed)  # fmt: skip
+
+    def _draw(self, target_id: str, ordinal: int) -> int:
+        text = f"{self.config.seed}|{target_id}|{ordinal}".encode()
+        return int.from_bytes(hashlib.blake2b(text, digest_size=4).digest()) >> 1
+
+    # ---- folding
+
+    def _add(self, tree: TargetTree, node: Node) -> None:
+        tree.add(node)
+        self._owner[node.id] = tree
+        self._experience.start(node.proposer, node.edge, 1)
+        self._experience.pay(node)
+
+    def _release(self, tree: TargetTree, step: Step) -> None:
+        if step in tree.reserved:
+            tree.release(step)
+            self._experience.start(step.proposer, step.edge, -1)
+
+    def _fold_drop(self, tree: TargetTree, drop: Drop) -> None:
+        tree.drop(drop)
+        step = drop.step
+        self._experience.start(step.proposer, step.edge, 1)
+        self._experience.end(step.proposer, step.edge, value=None, before=None)
+        if step.edge is Edge.REPAIR:
+            self._end_repair(tree, step.failed, step.proposer, right=False)
+
+    def _end_repair(self, tree: TargetTree, failed: int | None, proposer: str, *, right: bool) -> None:
+        if failed is not None and failed in tree:
+            evaluation = tree.node(failed).evaluation
+            if evaluation is not None:
+                self._experience.end_repair(evaluation.verdict, proposer, right=right)
+
+    def _why_over(self) -> str:
+        """One sentence that groups the targets by why nothing more is tried there."""
+        groups: dict[str, list[str]] = {}
+        for tree in self._trees.values():
+            reason = self._outlook(tree).closed() or "no proposer has another idea"
+            groups.setdefault(reason, []).append(tree.target.name)
+        text = "; ".join(f"{reason} ({', '.join(names)})" for reason, names in groups.items())
+        return f"Nothing more is worth trying: {text}."

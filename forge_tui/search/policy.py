@@ -1,0 +1,173 @@
+"""Where the next attempt at one target goes: tree descent, repairs, settings.
+
+Values are logarithms of speedups, so decisions do not depend on the unit of time. Nothing here draws random numbers:
+equal trees give equal options.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from forge_tui.core.errors import ContractError
+from forge_tui.core.records import Edge, Node
+from forge_tui.search.config import SearchConfig
+from forge_tui.search.experience import Experience
+from forge_tui.search.tree import Chain, TargetTree
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """A place where a new kernel could hang."""
+
+    edge: Edge
+    parent: int | None
+    chain: Chain | None = None
+
+
+def newroot_score(tree: TargetTree, config: SearchConfig) -> float:
+    """What a fresh draft promises, from the drafts so far; the permanent way to restart."""
+    values = [chain.value for chain in tree.roots]
+    mean = math.fsum(values) / len(values)
+    if len(values) == 1:
+        spread = 0.20
+    else:
+        spread = max(0.10, math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1)))
+    return mean + spread + 2 * config.explore_roots / math.sqrt(1 + tree.root_attempts)
+
+
+def stay_score(chain: Chain, config: SearchConfig) -> float:
+    """What one more child of this kernel promises."""
+    return chain.value + config.explore / math.sqrt(1 + chain.attempts)
+
+
+def frozen(tree: TargetTree, chain: Chain, config: SearchConfig) -> bool:
+    """Whether several attempts at this kernel led nowhere near it."""
+    if chain is tree.champion or chain.attempts < config.freeze_after:
+        return False
+    return all(child.below < chain.value - config.freeze_margin for child in chain.children)
+
+
+def options(tree: TargetTree, config: SearchConfig) -> Iterator[Option]:
+    """Every place for a new kernel, best first.
+
+    The first one is the descent: at each kernel, go down while the best child's worth exceeds another child's here.
+    The rest is the order in which the descent would fall back if no proposer can do what it asked for.
+    """
+    draft = Option(Edge.DRAFT, None)
+    if not tree.roots:
+        yield draft
+        return
+    late: list[Option] = []
+    # (-score, order of ties, head): a draft loses ties, staying wins them, and so does the older kernel
+    levels: list[Iterator[Chain | None]] = [_ranked(tree.roots, newroot_score(tree, config), own_wins_ties=False)]
+    above: list[Chain | None] = [None]
+    while levels:
+        choice = next(levels[-1], levels)
+        if choice is levels:
+            levels.pop()
+            above.pop()
+            continue
+        here = above[-1]
+        if isinstance(choice, Chain):
+            levels.append(_ranked(choice.children, stay_score(choice, config), own_wins_ties=True))
+            above.append(choice)
+        elif here is None:
+            yield draft
+        elif len(here.children) < config.max_children:
+            option = Option(Edge.IMPROVE, here.best, here)
+            if frozen(tree, here, config):
+                late.append(option)
+            else:
+                yield option
+    yield from late
+
+
+def _ranked(chains: list[Chain], own: float, *, own_wins_ties: bool) -> Iterator[Chain | None]:
+    """The chains by worth, and None where it is the turn of the place itself."""
+    if not chains:
+        yield None
+        return
+    # the first choice is nearly always taken: no sorting for it
+    first = max(chains, key=lambda c: (c.down, -c.head))
+    own_first = own >= first.down if own_wins_ties else own > first.down
+    yield None if own_first else first
+    rest = [(-c.down, 0, c.head, c) for c in chains if own_first or c is not first]
+    heap: list[tuple[float, int, int, Chain | None]] = [*rest]
+    if not own_first:
+        heap.append((-own, -1 if own_wins_ties else 1, 0, None))
+    heapq.heapify(heap)
+    while heap:
+        yield heapq.heappop(heap)[3]
+
+
+def repairs(tree: TargetTree, config: SearchConfig) -> Iterator[Node]:
+    """Failures worth a look, newest first: not mended yet, recent, not too often tried."""
+    for node_id in reversed(tree.failures):
+        if tree.newer_attempts(node_id) > config.repair_window:
+            # ids ascend, so every older failure has at least as many newer attempts
+            return
+        if not tree.mended.get(node_id) and tree.repair_depth(node_id) <= config.max_repairs:
+            yield tree.node(node_id)
+
+
+def repair_pays(tree: TargetTree, failed: Node, proposer: str, known: Experience, config: SearchConfig) -> bool:
+    """Whether a repair's odds per dollar are near a fresh attempt's."""
+    assert failed.evaluation is not None
+    odds = known.repair_odds(failed.evaluation.verdict, proposer) * 0.8 ** (tree.repair_depth(failed.id) - 1)
+    return odds / known.repair_price(proposer) >= config.repair_gate * known.fresh_odds(proposer)
+
+
+def tune_step(tree: TargetTree, config: SearchConfig) -> tuple[int, dict[str, int]] | None:
+    """The next setting to try, with the node it starts from; None where every near kernel is swept.
+
+    Coordinate descent: the values of one tunable after another, each from the best setting so far.
+    """
+    if tree.champion is None:
+        return None
+    near = tree.champion.value - config.tune_within
+    while True:
+        open_chains = [chain for chain in tree.heads if _sweepable(chain, near, config)]
+        if not open_chains:
+            return None
+        chain = max(open_chains, key=lambda c: (c.value, -c.head))
+        setting = _next_setting(tree, chain)
+        if setting is not None:
+            return chain.best, setting
+        chain.swept = (chain.best, len(chain.members))
+
+
+def _sweepable(chain: Chain, near: float, config: SearchConfig) -> bool:
+    return (chain.value >= near and chain.tunes < config.max_tunes and not chain.tuning
+            and chain.swept != (chain.best, len(chain.members)))  # fmt: skip
+
+
+def _next_setting(tree: TargetTree, chain: Chain) -> dict[str, int] | None:
+    from forge_tui.contract import tune
+
+    best = tree.node(chain.best)
+    try:
+        defaults = tune.defaults(best.source)
+        current = defaults | best.tunables
+        around = tune.neighbours(best.source, current)
+    except ContractError:
+        return None
+    tried = [defaults | tree.node(i).tunables for i in chain.members]
+    names = list(dict.fromkeys(_changed(setting, current) for setting in around))
+    start = 0
+    if best.edge is Edge.TUNE and best.parent is not None:
+        # go on with the tunable that brought us here, then the next one
+        moved = _changed(current, defaults | tree.node(best.parent).tunables)
+        start = names.index(moved) if moved in names else 0
+    order = {name: (i - start) % len(names) for i, name in enumerate(names)}
+    for setting in sorted(around, key=lambda s: order[_changed(s, current)]):
+        if setting not in tried:
+            return setting
+    return None
+
+
+def _changed(setting: dict[str, int], current: dict[str, int]) -> str:
+    """The first name whose value differs."""
+    return next((name for name, value in setting.items() if current.get(name) != value), "")
