@@ -38,6 +38,7 @@ class Outlook:
     def __init__(self, tree: TargetTree, config: SearchConfig) -> None:
         sizes, self.fruitless = tree.improvements(config.improvement)
         self._config = config
+        self._attempts = tree.attempts
         self._share = tree.target.share
         self._best = tree.champion.value if tree.champion is not None else UNKNOWN_START
         self._ceiling = ceiling(tree.target, tree.baseline_us)
@@ -71,9 +72,12 @@ class Outlook:
     def closed(self) -> str:
         """Why this target deserves nothing more, in words; empty while it does."""
         config = self._config
-        if self._best >= self._ceiling + math.log(config.floor_fraction) or self.open_share < config.min_gain:
+        if self._best >= self._ceiling + math.log(config.floor_fraction):
             return "near the floor of this device"
-        if self.gain(config.stop_horizon, config.stop_decay) < config.min_gain:
+        if self.open_share < config.min_gain:
+            return f"less than {config.min_gain:.1%} of the model's time left to gain"
+        rate = max(self.gain(horizon, config.stop_decay) / horizon for horizon in HORIZONS)
+        if self._attempts >= config.stop_after and rate * config.stop_horizon < config.min_gain:
             return f"expected gain below {config.min_gain:.1%} of the model's time"
         if self.fruitless >= config.patience:
             return f"{config.patience} attempts without an improvement"
