@@ -1,1 +1,1 @@
-"""See the map in CONTRIBUTING.md."""
+"""The screen: Textual over a read-only view of the store. It never works on kernels itself."""

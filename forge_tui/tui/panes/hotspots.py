@@ -1,0 +1,204 @@
+"""Where the model spends its time: the profiled call tree with shares and headroom."""
+
+from __future__ import annotations
+
+from textual.app import ComposeResult
+
+from forge_tui.core.records import Hotspot
+from forge_tui.tui.glyphs import Glyphs
+from forge_tui.tui.paint import Paint, Piece
+from forge_tui.tui.panes.base import Pane
+from forge_tui.tui.state import SessionView, TargetView
+from forge_tui.tui.text import clean, fit, one_line, shorten_middle, speedup, time_ms
+from forge_tui.tui.treemodel import TreeModel
+from forge_tui.tui.widgets.lines import Line
+from forge_tui.tui.widgets.treelist import TreeList
+
+_BAR = 8
+
+
+class HotspotList(TreeList):
+    """The call tree; a row for each callable."""
+
+    def __init__(self, paint: Paint, glyphs: Glyphs, state: SessionView) -> None:
+        super().__init__(paint, glyphs, id="hotspot-list", empty="The model is being profiled; its hotspots come here.")
+        self.state = state
+        self.spots: dict[int, Hotspot] = {}
+        self.shown_target: str | None = None
+        self._most = 0.0
+
+    def take(self, hotspots: tuple[Hotspot, ...]) -> None:
+        """Show another call tree, opened down to the targets."""
+        self.spots = {spot.id: spot for spot in hotspots}
+        self._most = max((spot.headroom_ms for spot in hotspots), default=0.0)
+        children: dict[int | None, list[Hotspot]] = {}
+        for spot in hotspots:
+            parent = spot.parent if spot.parent in self.spots else None
+            children.setdefault(parent, []).append(spot)
+        model: TreeModel[int] = TreeModel()
+        queue = sorted(children.get(None, []), key=lambda s: -s.total_ms)
+        while queue:
+            spot = queue.pop(0)
+            model.add(spot.id, spot.parent)
+            queue.extend(sorted(children.get(spot.id, []), key=lambda s: -s.total_ms))
+        self.reset(model)
+        self.open_targets()
+
+    def open_targets(self) -> None:
+        """Open the way to every target, one level at least."""
+        for node in list(self.model.rows):
+            if self.model.depth(node) == 0:
+                self.model.open(node)
+        for spot in self.spots.values():
+            if spot.target_id is not None:
+                self.model.reveal(spot.id)
+        self.tree_changed()
+
+    def do_node_open_path(self) -> None:
+        """Open the way to every target."""
+        self.open_targets()
+        self.reveal_cursor()
+
+    def columns(self, width: int) -> list[tuple[str, int]]:
+        """Names and widths of the columns beside the name's; fewer where it is narrow."""
+        columns = [("calls", 6), ("time", 9), ("share", 6), ("headroom", 10), ("bar", _BAR), ("best", 7)]
+        if width < 72:
+            columns = [c for c in columns if c[0] not in ("calls", "bar")]
+        return columns
+
+    def node_pieces(self, node: int, width: int) -> list[Piece]:
+        """Name, then the columns."""
+        spot = self.spots[node]
+        columns = self.columns(width)
+        view = self.state.targets.get(spot.target_id or "")
+        mark = self.glyphs.target if view else " "
+        lead = f"{mark} {self.guides(node)} "
+        room = width - len(lead) - sum(size + 1 for _, size in columns)
+        name = fit(shorten_middle(clean(spot.name), room, self.glyphs.ellipsis), room, self.glyphs.ellipsis)
+        strong = "strong" if view else "muted" if spot.reason and spot.kind != "model" else "text"
+        if view and view.target.id == self.shown_target:
+            strong = "target"
+        pieces: list[Piece] = [(lead, "target" if view else "guide"), (name, strong)]
+        for column, size in columns:
+            text, style = self._cell(column, spot, view)
+            pieces.append((" ", "text"))
+            pieces.append((fit(text, size, self.glyphs.ellipsis, right=column != "bar"), style))
+        return pieces
+
+    def _cell(self, column: str, spot: Hotspot, view: TargetView | None) -> Piece:
+        match column:
+            case "calls":
+                return str(spot.calls), "muted"
+            case "time":
+                return time_ms(spot.total_ms), "text"
+            case "share":
+                return f"{100 * spot.share:.1f}%", "text"
+            case "headroom":
+                return (time_ms(spot.headroom_ms), "text") if spot.headroom_ms > 0 else ("", "text")
+            case "bar":
+                return self._bar(spot.headroom_ms), "fill"
+            case _:
+                best = view.best_node if view else None
+                if best is None or best.evaluation is None:
+                    return "", "text"
+                mark = self.glyphs.verdicts[best.evaluation.verdict]
+                return speedup(best.evaluation.speedup), mark.style
+
+    def _bar(self, headroom_ms: float) -> str:
+        if headroom_ms <= 0 or self._most <= 0:
+            return ""
+        eighths = max(1, round(headroom_ms / self._most * _BAR * 8))
+        full, rest = divmod(eighths, 8)
+        return self.glyphs.full * full + (self.glyphs.blocks[rest] if rest else "")
+
+    def node_text(self, node: int) -> str:
+        """Name, path and reason."""
+        spot = self.spots[node]
+        return f"{spot.name} {spot.path} {spot.reason}"
+
+
+class HotspotsPane(Pane):
+    """The hotspots with a line of detail on the one under the cursor."""
+
+    number = 1
+    name_shown = "hotspots"
+
+    def __init__(self, paint: Paint, glyphs: Glyphs, state: SessionView) -> None:
+        self.rows = HotspotList(paint, glyphs, state)
+        super().__init__(paint, glyphs, state, self.rows)
+        self.header = Line(paint)
+        self.detail = Line(paint)
+
+    def compose(self) -> ComposeResult:
+        """Title, column names, tree, detail."""
+        yield self.title_line
+        yield self.header
+        yield self.rows
+        yield self.detail
+
+    def renew(self, *, rebuilt: bool) -> None:
+        """Show the state again; `rebuilt` after a new profile."""
+        if rebuilt and (len(self.rows.spots) != len(self.state.hotspots) or not self.rows.spots or
+                        tuple(self.rows.spots.values()) != self.state.hotspots):  # fmt: skip
+            self.rows.take(self.state.hotspots)
+        else:
+            self.rows.refresh()
+        profile = self.state.profile
+        title: list[Piece] = []
+        if profile is not None:
+            title = [(f"{time_ms(profile.model_ms)} a model call", "text"),
+                     (f" {self.glyphs.dot} {len(self.state.order)} targets", "muted")]  # fmt: skip
+        self.show_title(title)
+        self.show_detail()
+
+    def show_detail(self) -> None:
+        """Say what the hotspot under the cursor is, and why it is no target."""
+        width = max(20, self.rows.size.width)
+        names = self.rows.columns(width)
+        room = width - 4 - sum(size + 1 for _, size in names)
+        head = "    " + fit("callable", room, self.glyphs.ellipsis)
+        for name, size in names:
+            text = "" if name == "bar" else name
+            head += " " + fit(text, size, self.glyphs.ellipsis, right=name != "bar")
+        self.header.show([(head, "muted")] if self.rows.spots else [])
+        node = self.rows.cursor_node
+        spot = self.rows.spots.get(node) if node is not None else None
+        self.detail.show(self._detail(spot) if spot is not None else [])
+
+    def _detail(self, spot: Hotspot) -> list[Piece]:
+        view = self.state.targets.get(spot.target_id or "")
+        dot = f" {self.glyphs.dot} "
+        if view is not None:
+            target = view.target
+            if not view.usable:
+                return [(f" {clean(target.name)} is left out: {one_line(view.unusable_reason)}", "warning")]
+            signature = one_line(target.signature.describe().replace("->", self.glyphs.arrow))
+            return [(f" {self.glyphs.target} {clean(target.name)}", "target"),
+                    (f"{dot}{target.bound}-bound{dot}{signature}", "muted")]  # fmt: skip
+        text = one_line(spot.path or spot.name)
+        if spot.reason:
+            return [(f" {one_line(spot.reason)}", "text"), (f"{dot}{text}", "muted")]
+        return [(f" {text}", "muted")]
+
+    @property
+    def target_id(self) -> str | None:
+        """The target under the cursor."""
+        node = self.rows.cursor_node
+        spot = self.rows.spots.get(node) if node is not None else None
+        return spot.target_id if spot is not None and spot.target_id in self.state.targets else None
+
+    def find(self, needle: str, *, step: int = 1, after: bool = False) -> bool:
+        """Closed nodes are searched too."""
+        node = self.rows.search_nodes(needle, step=step, after=after)
+        return node is not None and self.rows.go_to_node(node)
+
+    def copy_text(self) -> tuple[str, str] | None:
+        """The callable's path; for a target its Python source."""
+        node = self.rows.cursor_node
+        spot = self.rows.spots.get(node) if node is not None else None
+        if spot is None:
+            return None
+        view = self.state.targets.get(spot.target_id or "")
+        if view is not None and view.target.source:
+            return view.target.source, "callable.py"
+        return spot.path or spot.name, "callable.txt"

@@ -1,0 +1,37 @@
+"""The result: the whole model before and after, and each target's end."""
+
+from __future__ import annotations
+
+import time
+
+from forge_tui.tui.glyphs import Glyphs
+from forge_tui.tui.paint import Paint, Piece
+from forge_tui.tui.panes.base import Pane
+from forge_tui.tui.state import SessionView
+from forge_tui.tui.summary import summary
+from forge_tui.tui.text import speedup
+from forge_tui.tui.widgets.sourceview import SourceView
+
+
+class ResultPane(Pane):
+    """The summary as it stands now."""
+
+    number = 6
+    name_shown = "result"
+
+    def __init__(self, paint: Paint, glyphs: Glyphs, state: SessionView) -> None:
+        self.rows = SourceView(paint, id="result-lines", empty="The result comes here when there is one.")
+        super().__init__(paint, glyphs, state, self.rows)
+
+    def renew(self, now: float | None = None) -> None:
+        """Make the lines again."""
+        lines = summary(self.state, self.glyphs, max(40, self.rows.size.width - 1), time.time() if now is None else now)
+        self.rows.show_lines(lines, keep=True)
+        title: list[Piece] = []
+        if self.state.deployment is not None:
+            title = [(f"model {speedup(self.state.deployment.speedup)}", "faster")]
+        self.show_title(title)
+
+    def copy_text(self) -> tuple[str, str] | None:
+        """All of it."""
+        return (self.rows.text, f"{self.state.session}-result.txt") if self.rows.row_count() else None

@@ -1,0 +1,280 @@
+"""What the screen shows of one session: updates in, plain data out. No Textual here."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from enum import Flag, auto
+
+from forge_tui.core.events import Kind
+from forge_tui.core.records import (
+    Deployment,
+    Event,
+    Hotspot,
+    Node,
+    Profile,
+    SessionInfo,
+    Target,
+    Verdict,
+)
+from forge_tui.tui.updates import (
+    Attached,
+    DeploymentRead,
+    EventsRead,
+    NodesRead,
+    ProfileRead,
+    SessionRead,
+    SessionsRead,
+    SourceRead,
+    Trouble,
+    Update,
+)
+
+LIVE_STATES = frozenset({"starting", "profiling", "searching", "deploying"})
+STALE_S = 15.0
+"""A heartbeat older than this means that no engine is at work."""
+MAX_EVENTS = 5000
+PAUSE_TEXTS = {"Paused.": True, "Going on.": False}
+"""What the engine logs when it was told so, by any screen."""
+
+
+class Touched(Flag):
+    """Which parts of the screen an update concerns."""
+
+    NOTHING = 0
+    SESSIONS = auto()
+    RESET = auto()
+    STATUS = auto()
+    HOTSPOTS = auto()
+    NODES = auto()
+    SOURCE = auto()
+    EVENTS = auto()
+    RESULT = auto()
+    FINISHED = auto()
+
+
+@dataclass(slots=True)
+class TargetView:
+    """One target with its nodes."""
+
+    target: Target
+    nodes: dict[int, Node] = field(default_factory=dict)
+    best: int | None = None
+    newest: int | None = None
+    evaluated: int = 0
+    failed: int = 0
+    usable: bool = True
+    unusable_reason: str = ""
+    eager_us: float | None = None
+
+    @property
+    def best_node(self) -> Node | None:
+        """The fastest node whose verdict is `faster`; else the fastest right one."""
+        return None if self.best is None else self.nodes[self.best]
+
+    def best_path(self) -> set[int]:
+        """Ids of the best node and its ancestors."""
+        path: set[int] = set()
+        at = self.best
+        while at is not None and at not in path and at in self.nodes:
+            path.add(at)
+            at = self.nodes[at].parent
+        return path
+
+    def put(self, node: Node) -> None:
+        """Take a new or changed node."""
+        old = self.nodes.get(node.id)
+        self.nodes[node.id] = node
+        if self.newest is None or node.id > self.newest:
+            self.newest = node.id
+        for sign, each in ((-1, old), (1, node)):
+            if each is not None and each.evaluation is not None:
+                self.evaluated += sign
+                self.failed += sign * each.evaluation.verdict.repairable
+        if self.best == node.id and rank(node) is None:
+            ranked = [(found, each.id) for each in self.nodes.values() if (found := rank(each)) is not None]
+            self.best = max(ranked)[1] if ranked else None
+        mine = rank(node)
+        if mine is not None:
+            best = None if self.best is None else rank(self.nodes[self.best])
+            if best is None or mine > best:
+                self.best = node.id
+
+
+def rank(node: Node) -> tuple[int, float] | None:
+    """How a right node compares to another; None for one that is not right or not timed."""
+    evaluation = node.evaluation
+    if evaluation is None or not evaluation.verdict.right or evaluation.speedup is None:
+        return None
+    return (1 if evaluation.verdict is Verdict.FASTER else 0, evaluation.speedup)
+
+
+@dataclass(slots=True)
+class SessionView:
+    """One session as the screen knows it."""
+
+    sessions: tuple[SessionInfo, ...] = ()
+    sessions_known: bool = False
+    session: str | None = None
+    info: SessionInfo | None = None
+    profile: Profile | None = None
+    hotspots: tuple[Hotspot, ...] = ()
+    targets: dict[str, TargetView] = field(default_factory=dict)
+    order: list[str] = field(default_factory=list)
+    """Target ids in the order they are searched."""
+    events: deque[Event] = field(default_factory=lambda: deque(maxlen=MAX_EVENTS))
+    events_seen: int = 0
+    """Events taken in all; grows even when the ring drops old ones."""
+    deployment: Deployment | None = None
+    node: Node | None = None
+    """The node last read with its source."""
+    trouble: str = ""
+    paused: bool = False
+    _orphans: dict[str, list[Node]] = field(default_factory=dict)
+
+    def apply(self, update: Update) -> Touched:
+        """Take one update; what it concerns."""
+        match update:
+            case SessionsRead(sessions):
+                self.sessions, self.sessions_known = sessions, True
+                return Touched.SESSIONS
+            case Attached(session):
+                self._reset(session)
+                return Touched.RESET | Touched.STATUS
+            case SessionRead(info):
+                return self._session_read(info)
+            case ProfileRead():
+                return self._profile_read(update)
+            case NodesRead(nodes):
+                return self._nodes_read(nodes)
+            case EventsRead():
+                return self._events_read(update)
+            case SourceRead(node):
+                self.node = node
+                return Touched.SOURCE
+            case DeploymentRead(deployment):
+                self.deployment = deployment
+                return Touched.RESULT | Touched.STATUS | Touched.HOTSPOTS
+            case Trouble(text):
+                self.trouble = text
+                return Touched.STATUS
+
+    @property
+    def best(self) -> tuple[TargetView, Node] | None:
+        """The node with the highest speedup over all targets, among those that are faster."""
+        ranked: list[tuple[tuple[int, float], TargetView, Node]] = []
+        for view in self.targets.values():
+            node = view.best_node
+            mine = rank(node) if node is not None else None
+            if node is not None and mine is not None and mine[0] == 1:
+                ranked.append((mine, view, node))
+        if not ranked:
+            return None
+        _, view, node = max(ranked, key=lambda entry: entry[0])
+        return view, node
+
+    @property
+    def newest(self) -> tuple[str, int] | None:
+        """Target and id of the newest node of all."""
+        found = [(view.newest, key) for key, view in self.targets.items() if view.newest is not None]
+        if not found:
+            return None
+        node, key = max(found)
+        return key, node
+
+    @property
+    def live(self) -> bool:
+        """Whether the session's state is one an engine works in."""
+        return self.info is not None and self.info.state in LIVE_STATES
+
+    @property
+    def evaluations(self) -> int:
+        """Evaluated nodes, as the session counts them or as they are seen, whichever is more."""
+        seen = sum(view.evaluated for view in self.targets.values())
+        return max(seen, self.info.evaluations if self.info else 0)
+
+    def engine_gone(self, now: float) -> bool:
+        """Whether the session should be running and no engine has been heard for a while."""
+        if self.info is None or not self.live:
+            return False
+        heard = max(self.info.heartbeat_at, self.info.updated_at, self.info.created_at)
+        return now - heard > STALE_S
+
+    def elapsed_s(self, now: float) -> float:
+        """Engine time so far; goes on between heartbeats while the engine lives."""
+        if self.info is None:
+            return 0.0
+        if not self.live or self.engine_gone(now):
+            return self.info.elapsed_s
+        since = max(self.info.updated_at, self.info.heartbeat_at, self.info.created_at)
+        return self.info.elapsed_s + max(0.0, min(now - since, STALE_S))
+
+    def _reset(self, session: str) -> None:
+        self.session = session
+        self.info = self.profile = self.deployment = self.node = None
+        self.hotspots = ()
+        self.targets, self.order = {}, []
+        self.events.clear()
+        self.events_seen = 0
+        self.paused = False
+        self._orphans = {}
+
+    def _session_read(self, info: SessionInfo) -> Touched:
+        if info.id != self.session:
+            return Touched.NOTHING
+        before, self.info = self.info, info
+        if info == before:
+            return Touched.NOTHING
+        if info.state != "searching":
+            self.paused = False
+        touched = Touched.STATUS
+        if before is None or before.state != info.state:
+            touched |= Touched.RESULT
+            if before is not None and before.state in LIVE_STATES and info.state not in LIVE_STATES:
+                touched |= Touched.FINISHED
+        return touched
+
+    def _profile_read(self, update: ProfileRead) -> Touched:
+        self.profile, self.hotspots = update.profile, update.hotspots
+        self.order = [target.id for target in update.targets]
+        for target in update.targets:
+            known = self.targets.get(target.id)
+            if known is None:
+                self.targets[target.id] = TargetView(target)
+            else:
+                known.target = target
+        touched = Touched.HOTSPOTS | Touched.STATUS | Touched.RESULT
+        for target_id in list(self._orphans):
+            if target_id in self.targets:
+                touched |= self._nodes_read(tuple(self._orphans.pop(target_id)))
+        return touched
+
+    def _nodes_read(self, nodes: tuple[Node, ...]) -> Touched:
+        for node in nodes:
+            view = self.targets.get(node.target_id)
+            if view is None:
+                self._orphans.setdefault(node.target_id, []).append(node)
+            else:
+                view.put(node)
+        return Touched.NODES | Touched.STATUS | Touched.HOTSPOTS | Touched.RESULT if nodes else Touched.NOTHING
+
+    def _events_read(self, update: EventsRead) -> Touched:
+        touched = Touched.EVENTS
+        for event in update.events:
+            self.events.append(event)
+            self.events_seen += 1
+            if event.kind == Kind.TARGET_OPENED:
+                view = self.targets.get(str(event.data.get("target", "")))
+                if view is not None:
+                    view.usable = bool(event.data.get("usable", True))
+                    view.unusable_reason = str(event.data.get("reason") or "")
+                    eager = event.data.get("eager_us")
+                    view.eager_us = float(eager) if isinstance(eager, int | float) else None
+                    touched |= Touched.HOTSPOTS
+            elif event.kind == Kind.LOG and event.data.get("text") in PAUSE_TEXTS:
+                self.paused = PAUSE_TEXTS[event.data["text"]]
+                touched |= Touched.STATUS
+            elif event.kind == Kind.STATE:
+                self.paused = False
+                touched |= Touched.STATUS
+        return touched
