@@ -18,15 +18,15 @@ from forge_tui.core.records import ITEMSIZE, Graph, GraphNode, Signature
 #: operations that are taken apart although torch calls some of them core: their parts fuse with what is around them
 _TAKEN_APART = (
     "native_batch_norm", "_native_batch_norm_legit_no_training",
-    "_native_batch_norm_legit.no_stats", "cudnn_batch_norm", "_softmax", "_log_softmax", "silu", "gelu",
+    "_native_batch_norm_legit.no_stats", "cudnn_batch_norm", "_softmax", "_log_softmax", "silu",
     "rms_norm", "_fused_rms_norm", "linalg_vector_norm", "logsumexp", "glu", "addcmul", "addcdiv",
     "elu", "leaky_relu", "hardtanh", "hardswish", "hardsigmoid", "mish", "softplus", "lerp", "masked_fill", "baddbmm",
-    "split", "split_with_sizes", "unbind", "stack", "triu", "tril", "t", "_unsafe_view",
+    "stack", "triu", "tril", "t", "_unsafe_view",
 )  # fmt: skip
 #: operations that stay whole although torch can take them apart: the parts say less than the whole
 _KEPT = (
     "upsample_nearest2d", "addmm", "convolution", "pixel_shuffle", "baddbmm", "max_pool2d_with_indices",
-    "var", "var_mean", "lift_fresh", "lift_fresh_copy",
+    "var", "var_mean", "lift_fresh", "lift_fresh_copy", "split", "split_with_sizes", "unbind",
 )  # fmt: skip
 _MAX_NODES = 5000
 
@@ -65,8 +65,8 @@ def _traced(call: Callable[[Sequence[torch.Tensor]], Any], inputs: Sequence[torc
             module = _make_fx(flat, inputs)
             _bake_numbers(module)
             if any(_in_place(node) for node in module.graph.nodes):
-                # decompositions may write in place below functionalisation: one more pass takes that out
-                module = _make_fx(module, inputs)
+                # only then, for functionalisation writes some views as `as_strided`, which says less
+                module = _make_fx(torch.func.functionalize(module, remove="mutations"), inputs)
         except ForgeError:
             raise
         except Exception as error:
@@ -75,8 +75,7 @@ def _traced(call: Callable[[Sequence[torch.Tensor]], Any], inputs: Sequence[torc
 
 
 def _make_fx(call: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> torch.fx.GraphModule:
-    functional = torch.func.functionalize(call, remove="mutations")
-    traced = make_fx(functional, decomposition_table=_table(), tracing_mode="fake", _allow_non_fake_inputs=True)
+    traced = make_fx(call, decomposition_table=_table(), tracing_mode="fake", _allow_non_fake_inputs=True)
     module: torch.fx.GraphModule = traced(*inputs)
     module.graph.eliminate_dead_code()
     module.recompile()

@@ -1,0 +1,275 @@
+"""C++ with OpenMP for the CPU."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from forge_tui.proposers.templates.cpp_rows import RowBody, can_be_nan, combined, loop, nested, written
+from forge_tui.proposers.templates.emit import Dialect, Names, identity, indent, place
+from forge_tui.proposers.templates.expr import C_NAME, Expr, Unfit, walk
+from forge_tui.proposers.templates.index import Var
+from forge_tui.proposers.templates.passes import dear, fastest_last, lane_of, plan_passes
+from forge_tui.proposers.templates.plan import Nest, Plan, Rows, Store
+
+#: bytes of stack that rows may be kept in, per thread
+MOST_STACK = 256 * 1024
+#: rows of at least this many elements are worth splitting over threads
+_LEAST_SPLIT = 16384
+
+_LIBM = (
+    "sqrt", "floor", "ceil", "rint", "trunc", "exp2", "log2", "log10", "sin", "cos", "tan", "atan", "sinh", "cosh",
+    "pow", "fmod", "atan2",
+)  # fmt: skip
+_FUNCTIONS: dict[tuple[str, str], str] = {
+    **{(name, "f"): f"forge::{name}" for name in ("exp", "log", "tanh", "sigmoid", "erf", "rsqrt")},
+    **{(name, "f"): f"__builtin_{name}f" for name in _LIBM},
+    **{(name, "d"): f"__builtin_{name}" for name in (*_LIBM, "exp", "expm1", "log", "log1p", "tanh", "erf")},
+    ("abs", "f"): "__builtin_fabsf", ("abs", "d"): "__builtin_fabs",
+}  # fmt: skip
+_PRELUDE: dict[str, str] = {
+    "expm1:f": """static inline float forge_t_expm1_f(float x) {
+    return forge::tanh(0.5f * x) * (forge::exp(x) + 1.0f);
+}""",
+    "log1p:f": """static inline float forge_t_log1p_f(float x) {
+    const float u = 1.0f + x;
+    return (u == 1.0f || u == kInf) ? x : forge::log(u) * (x / (u - 1.0f));
+}""",
+    "half_plus_half_tanh:f": """static inline float forge_t_half_plus_half_tanh_f(float x) {
+    return 1.0f / (1.0f + forge::exp(-2.0f * x));
+}""",
+    "half_plus_half_tanh:d": """static inline double forge_t_half_plus_half_tanh_d(double x) {
+    return 1.0 / (1.0 + __builtin_exp(-2.0 * x));
+}""",
+    "sigmoid:d": "static inline double forge_t_sigmoid_d(double x) { return 1.0 / (1.0 + __builtin_exp(-x)); }",
+    "rsqrt:d": "static inline double forge_t_rsqrt_d(double x) { return 1.0 / __builtin_sqrt(x); }",
+    "remainder:f": """static inline float forge_t_remainder_f(float a, float b) {
+    const float rest = __builtin_fmodf(a, b);
+    return rest != 0.0f && ((rest < 0.0f) != (b < 0.0f)) ? rest + b : rest;
+}""",
+    "remainder:d": """static inline double forge_t_remainder_d(double a, double b) {
+    const double rest = __builtin_fmod(a, b);
+    return rest != 0.0 && ((rest < 0.0) != (b < 0.0)) ? rest + b : rest;
+}""",
+    "imod:i": """static inline int64_t forge_t_imod_i(int64_t a, int64_t b) {
+    const int64_t rest = a % b;
+    return rest != 0 && ((rest < 0) != (b < 0)) ? rest + b : rest;
+}""",
+    "idiv:i": """static inline int64_t forge_t_idiv_i(int64_t a, int64_t b) {
+    const int64_t quotient = a / b;
+    return a % b != 0 && ((a < 0) != (b < 0)) ? quotient - 1 : quotient;
+}""",
+    "round_bfloat16:f": "static inline float forge_t_round_bfloat16_f(float x) { return forge::bfloat16(x); }",
+    "round_float16:f": "static inline float forge_t_round_float16_f(float x) { return forge::half(x); }",
+}
+_HEAD = """\
+#pragma GCC optimize("no-math-errno", "no-trapping-math")
+#include "forge_target.h"
+
+constexpr float kInf = __builtin_inff(), kNaN = __builtin_nanf("");
+constexpr int64_t min_of(int64_t a, int64_t b) { return a < b ? a : b; }
+constexpr int64_t max_of(int64_t a, int64_t b) { return a > b ? a : b; }
+"""
+_GRAIN = (16384, 4096, 65536, 262144)
+
+
+def _load(expr: Expr, address: str) -> str:
+    text = f"{expr.name}[{address}]"
+    if expr.text in ("float32", "float64", "int64", "bool"):
+        return text
+    return f"static_cast<{C_NAME[expr.ctype]}>({text})"
+
+
+def variants(plan: Plan, threads: int) -> dict[str, str]:
+    """Names of the ways to write a plan for the CPU, the most promising first, each with its idea in one line."""
+    rows = plan.rows
+    if rows is None:
+        loops = max(len(nest.vars) for nest in plan.nests)
+        return {"loops": f"one pass over memory in {loops} nested loop{'s' * (loops != 1)}, vectorised along the last"}
+    found: dict[str, str] = {}
+    kept = plan_passes(rows, dear(rows.inner))
+    lane = lane_of(rows)
+    if lane is not None:
+        found["lanes"] = "rows side by side in vector lanes, since memory lies along the rows"
+        if kept.slots and kept.row_bytes(rows.row_size) * 64 <= MOST_STACK:
+            found["lanes_kept"] = "rows side by side in vector lanes, intermediate values kept on the stack"
+    if rows.row_count < 2 * max(threads, 1) and rows.row_size >= _LEAST_SPLIT:
+        found["split"] = "each row split over the threads, partial results combined between the passes"
+    if kept.slots and kept.row_bytes(rows.row_size) <= MOST_STACK:
+        found["kept"] = f"one row after the other, {len(kept.walks)} passes, intermediate values kept in the L1 cache"
+    found["recompute"] = "one row after the other, every pass computes from the inputs again"
+    return found
+
+
+class CppWriter:
+    """Writes the source of one variant of a plan."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._dialect = Dialect(_FUNCTIONS, _load)
+        self._tunes: dict[str, tuple[int, ...]] = {"GRAIN": _GRAIN}
+
+    def source(self, variant: str) -> str:
+        """The whole source."""
+        rows = self._plan.rows
+        if rows is None:
+            body = self._nests(self._plan.nests)
+        elif variant.startswith("lanes"):
+            body = self._lanes(rows, variant == "lanes_kept")
+        elif variant == "split":
+            body = self._split(rows)
+        else:
+            body = self._rows(rows, variant == "kept")
+        tunes = [f"//@tune {name} {' '.join(map(str, values))}" for name, values in self._tunes.items()]
+        prelude = [_PRELUDE[name] for name in sorted(self._dialect.used) if name in _PRELUDE]
+        lines = ['extern "C" int forge_launch(FORGE_PARAMS) {', *indent(body), "    return 0;", "}"]
+        return "\n".join([*tunes, _HEAD, *prelude, *([""] if prelude else []), *lines, ""])
+
+    # ---- loops without reductions ------------------------------------------------------------------------------
+
+    def _nests(self, nests: Sequence[Nest]) -> list[str]:
+        work = sum(_work(nest) for nest in nests)
+        if len(nests) == 1:
+            return self._nest(nests[0], "parallel for", f" if ({work} > GRAIN)")
+        body: list[str] = []
+        for nest in nests:
+            body += self._nest(nest, "for", " nowait")
+        return [f"#pragma omp parallel if ({work} > GRAIN)", "{", *indent(body), "}"]
+
+    def _nest(self, nest: Nest, kind: str, tail: str) -> list[str]:
+        names = Names(self._dialect)
+        for var in nest.vars:
+            names.vars[var] = var.name
+        if not nest.vars:
+            single = [] if kind == "parallel for" else ["#pragma omp single nowait"]
+            return [*single, "{", *indent(self._levels(nest.stores, [], names, 0)[0]), "}"]
+        *outer, last = nest.vars
+        blocked = math.prod(var.extent for var in outer) < 64 and last.extent >= 2048
+        shared, count = 0, 1
+        while shared < len(outer) and (count < 256 or blocked):
+            count *= outer[shared].extent
+            shared += 1
+        heads = [loop(var) for var in outer[:shared]]
+        innermost = loop(last)
+        if blocked:
+            self._tunes["BLOCK"] = (2048, 1024, 4096, 16384)
+            heads.append(f"for (int64_t block = 0; block < {last.extent}; block += BLOCK) {{")
+            innermost = loop(last, "block", f"min_of(block + BLOCK, {last.extent})")
+        levels = self._levels(nest.stores, list(nest.vars), names, shared)
+        if not heads:
+            simd = [*levels[0], f"#pragma omp {kind} simd schedule(static){tail}", innermost, *indent(levels[-1]), "}"]
+            return ["{", *indent(simd), "}"]
+        inner_heads = outer[shared:]
+        body = [*levels[0]]
+        for depth, var in enumerate(inner_heads):
+            body += indent([loop(var), *indent(levels[depth + 1])], depth)
+        body += ["#pragma omp simd", *indent([innermost, *indent(levels[-1]), "}"], len(inner_heads))]
+        for depth in reversed(range(len(inner_heads))):
+            body += indent(["}"], depth)
+        collapse = f" collapse({len(heads)})" if len(heads) > 1 else ""
+        return nested(heads, body, f"#pragma omp {kind}{collapse} schedule(static){tail}")
+
+    def _levels(self, stores: Sequence[Store], loops: list[Var], names: Names, shared: int) -> list[list[str]]:
+        """Statements by depth: first those inside the `shared` outermost loops, then one list per further loop."""
+        placed = place([store.value for store in stores], loops, lambda expr: names.find(expr) is not None)
+        first = sorted((expr for level in placed[: shared + 1] for expr in level), key=lambda expr: expr.order)
+        lines = [[names.statement(expr) for expr in level] for level in (first, *placed[shared + 1 :])]
+        lines[-1] += [written(store, names) for store in stores]
+        return lines
+
+    # ---- rows --------------------------------------------------------------------------------------------------
+
+    def _rows(self, rows: Rows, keep: bool) -> list[str]:
+        passes = plan_passes(rows, dear(rows.inner) if keep else None)
+        body = RowBody(rows, passes, Names(self._dialect)).lines()
+        heads = [loop(var) for var in rows.rows]
+        return nested(heads, body, self._parallel(rows, len(heads))) if heads else body
+
+    def _parallel(self, rows: Rows, loops: int) -> str:
+        work = rows.row_count * rows.row_size * (1 + len(rows.levels))
+        collapse = f" collapse({loops})" if loops > 1 else ""
+        return f"#pragma omp parallel for{collapse} schedule(static) if ({work} > GRAIN)"
+
+    def _lanes(self, rows: Rows, keep: bool) -> list[str]:
+        lane = lane_of(rows)
+        assert lane is not None
+        passes = plan_passes(rows, dear(rows.inner) if keep else None)
+        row = passes.row_bytes(rows.row_size)
+        sizes = [size for size in (64, 32, 128, 256, 16) if row * size <= MOST_STACK]
+        self._tunes["TILE"] = tuple(sizes) or (16,)
+        body = RowBody(rows, passes, Names(self._dialect), lane).lines()
+        heads = [loop(var) for var in rows.rows if var != lane]
+        heads.append(f"for (int64_t tile = 0; tile < {lane.extent}; tile += TILE) {{")
+        width = f"const int64_t width = min_of(TILE, {lane.extent} - tile);"
+        return nested(heads, [width, *body], self._parallel(rows, len(heads)))
+
+    def _split(self, rows: Rows) -> list[str]:
+        """All threads on every row: a level is a parallel loop over (row, part), with a barrier behind it."""
+        self._tunes["SPLIT"] = (32, 8, 16, 64)
+        passes = plan_passes(rows, None)
+        if any(step.stores and step.loops != rows.inner for step in passes.walks):
+            raise Unfit("results of another shape than what is reduced")
+        cut = max(rows.inner, key=lambda var: var.extent)
+        # an innermost loop is cut into whole cache lines
+        chunk = f"(({cut.extent} + SPLIT - 1) / SPLIT + 15) / 16 * 16" if cut == fastest_last(rows, rows.inner)[-1] \
+            else f"({cut.extent} + SPLIT - 1) / SPLIT"
+        lines = [f"constexpr int64_t chunk = {chunk};"]
+        for level in rows.levels:
+            lines += [f"{C_NAME[expr.ctype]} p{expr.order}[{rows.row_count} * SPLIT];" for expr in level]
+        heads = [*(loop(var) for var in rows.rows), "for (int64_t part = 0; part < SPLIT; ++part) {"]
+        collapse = f" collapse({len(heads)})" if len(heads) > 1 else ""
+        row_number = self._row_number(rows)
+        body: list[str] = []
+        steps = list(passes.walks)
+        for number, step in enumerate(steps):
+            names = Names(self._dialect)
+            row = RowBody(rows, passes, names)
+            row.limit(cut, "part * chunk", f"min_of((part + 1) * chunk, {cut.extent})")
+            inside = [f"const int64_t row = {row_number};"]
+            for earlier in steps[:number]:
+                inside += self._combine(earlier.level, names)
+            inside += row.before(step.roots)
+            if step.level:
+                inside += [*row.reduce(step), *row.settle(step)]
+                inside += [f"p{expr.order}[row * SPLIT + part] = a{expr.order};" for expr in step.level]
+            else:
+                inside += row.walk(step)
+            body += nested(heads, inside, f"#pragma omp for{collapse} schedule(static)")
+        if rows.row_stores:
+            names = Names(self._dialect)
+            row = RowBody(rows, passes, names)
+            inside = [f"const int64_t row = {row_number};"]
+            for level in rows.levels:
+                inside += self._combine(level, names)
+            inside += row.row_results()
+            if heads[:-1]:
+                body += nested(heads[:-1], inside, "#pragma omp for schedule(static)")
+            else:
+                body += ["#pragma omp single", "{", *indent(inside), "}"]
+        work = rows.row_count * rows.row_size * (1 + len(rows.levels))
+        return [*lines, f"#pragma omp parallel if ({work} > GRAIN)", "{", *indent(body), "}"]
+
+    def _combine(self, level: Sequence[Expr], names: Names) -> list[str]:
+        lines = []
+        for expr in level:
+            name = f"a{expr.order}"
+            lines.append(f"{C_NAME[expr.ctype]} {name} = {identity(expr.text, expr.ctype)};")
+            value = f"p{expr.order}[row * SPLIT + other]"
+            lines.append(f"for (int64_t other = 0; other < SPLIT; ++other) {combined(expr, name, value)}")
+            names.set(expr, name)
+        return lines
+
+    def _row_number(self, rows: Rows) -> str:
+        text, step = [], 1
+        for var in reversed(rows.rows):
+            text.append(f"{step} * {var.name}")
+            step *= var.extent
+        return " + ".join(text) or "0"
+
+
+def _work(nest: Nest) -> int:
+    cost = sum(expr.cost for expr in walk(store.value for store in nest.stores))
+    return math.prod(var.extent for var in nest.vars) * max(1, cost // 4)
+
+
+__all__ = ["CppWriter", "can_be_nan", "variants"]
