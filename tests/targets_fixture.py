@@ -172,6 +172,7 @@ extern "C" __global__ void rms_norm(FORGE_PARAMS) {
     for (int step = 16; step > 0; step >>= 1) sum += __shfl_xor_sync(0xffffffffu, sum, step);
     const float scale = rsqrtf(sum / forge::hidden_states_shape_1 + float(forge::eps));
     for (int64_t j = threadIdx.x; j < forge::hidden_states_shape_1; j += 32)
-        out0[row * forge::out0_stride_0 + j] = __float2bfloat16(__bfloat162float(from[j]) * scale * __bfloat162float(weight[j]));
+        out0[row * forge::out0_stride_0 + j] =
+            __float2bfloat16(__bfloat162float(from[j]) * scale * __bfloat162float(weight[j]));
 }
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -109,7 +110,7 @@ def render(target: Target, device: Device) -> str:
         mine = [(n, v) for n, v in _integers(target.signature) if _belongs(n, prefix)]
         lines.append("constexpr int64_t " + ", ".join(f"{n} = {_integer(v)}" for n, v in mine) + ";")
     lines += ["// scalars of the call; cast the doubles, float(forge::eps), where the arithmetic is float"]
-    lines += [_constant(name, value) for name, value in _scalars(target.signature)]
+    lines += [_constant(name, value, language) for name, value in _scalars(target.signature)]
     lines += ["// the device"]
     lines += [f"constexpr int64_t {name} = {value};" for name, value in _device_facts(device).items()]
     lines += ["}  // namespace forge", "", "struct ForgeDims { int64_t reserved; };  // nothing varies at run time", ""]
@@ -176,17 +177,21 @@ def _belongs(name: str, prefix: str) -> bool:
     return rest != name and (rest in ("numel", "align") or rest.rpartition("_")[0] in ("shape", "stride"))
 
 
-def _constant(name: str, value: bool | float) -> str:
+def _constant(name: str, value: bool | float, language: Language) -> str:
     if isinstance(value, bool):
         return f"constexpr bool {name} = {'true' if value else 'false'};"
     if isinstance(value, int):
         return f"constexpr int64_t {name} = {_integer(value)};"
-    if math.isnan(value):
-        text = '__builtin_nan("")'
-    elif math.isinf(value):
-        text = "__builtin_huge_val()" if value > 0 else "-__builtin_huge_val()"
-    else:
+    if math.isfinite(value):
         text = repr(value)
+    elif language == "cuda":
+        # NVRTC knows neither __builtin_huge_val nor __builtin_nan
+        bits = struct.unpack("<Q", struct.pack("<d", value))[0]
+        text = f"__builtin_bit_cast(double, {bits:#x}ULL)"
+    elif math.isnan(value):
+        text = '__builtin_nan("")'
+    else:
+        text = "__builtin_huge_val()" if value > 0 else "-__builtin_huge_val()"
     return f"constexpr double {name} = {text};"
 
 

@@ -10,7 +10,7 @@ import itertools
 import re
 
 from forge_tui.contract import lint_tables as tables
-from forge_tui.contract.identifiers import word_set
+from forge_tui.contract.identifiers import KEYWORDS, word_set
 from forge_tui.contract.source import HashLine, Source, Token, read
 from forge_tui.core.errors import ContractError
 from forge_tui.core.records import Language
@@ -18,6 +18,9 @@ from forge_tui.core.records import Language
 _INCLUDE = re.compile(r"(?:#|%:)\s*include\s*(?:<([^<>\"]+)>|\"([^\"]+)\")\s*")
 _HASH_WORD = re.compile(r"(?:#|%:)\s*([A-Za-z_]\w*)?")
 _HASH_ALLOWED = word_set("include define undef if ifdef ifndef elif elifdef elifndef else endif pragma error warning")
+#: words of the compiler's and the header's own that no macro may change
+_COMPILER_WORD = re.compile(r"__\w+|FORGE_\w+")
+_FIXED_WORDS = (KEYWORDS - {"restrict"}) | tables.TOOLKIT_NAMESPACES
 _PRAGMA_REFUSED = re.compile(
     r"(?:#|%:)\s*pragma\s+(?:GCC\s+)?(dependency|redefine_extname|weak|system_header|init_seg|include_alias"
     r"|push_macro|pop_macro|poison)\b"
@@ -62,6 +65,9 @@ def _check_hash_line(line: HashLine, language: Language) -> None:
         raise _refuse(line.line, f"`{line.text[:40]}`", "line markers would hide where code comes from")
     if name not in _HASH_ALLOWED:
         raise _refuse(line.line, f"`#{name}`", "only includes, macros, conditions and pragmas are")
+    macro = re.match(r"\S*\s*(?:define|undef)\s+(\w+)", line.text)
+    if macro and (macro[1] in _FIXED_WORDS or _COMPILER_WORD.match(macro[1])):
+        raise _refuse(line.line, f"a macro called `{macro[1]}`", "that word has a meaning of its own")
     pragma = _PRAGMA_REFUSED.match(line.text)
     if pragma:
         raise _refuse(line.line, f"`#pragma {pragma[1]}`", "it changes what names mean")
@@ -224,3 +230,41 @@ def _constant(words: list[str]) -> bool:
         return False
     stars = [index for index, word in enumerate(words) if word == "*"]
     return not stars or "const" in words[stars[-1] :]
+
+
+def declares_constant(source: Source, name: str) -> bool:
+    """Whether the source declares a variable of this name, and each such declaration makes it a constant."""
+    verdicts: list[bool] = []
+    for at, token in enumerate(source.code):
+        if token.text != name or at + 1 >= len(source.code) or source.code[at + 1].text not in ("=", "[", "{", ";"):
+            continue
+        found = _variable(source.code, at)
+        # `name = 1;` and `name[i] = 1;` are uses: no type stands before the name
+        if found is not None and len(found[0]) > 1:
+            verdicts.append(_constant(found[0]))
+    return bool(verdicts) and all(verdicts)
+
+
+def leaves_toolkit_alone(source: Source) -> bool:
+    """Whether no variable of a toolkit namespace can come from this source.
+
+    That takes opening such a namespace, by its name, by a macro, or by a pasted name.
+    """
+    macros = {
+        third.text
+        for first, second, third in zip(source.tokens, source.tokens[1:], source.tokens[2:], strict=False)
+        if second.text == "define" and second.directive and first.text in ("#", "%:")
+    }
+    for at, token in enumerate(source.tokens):
+        if token.text in ("##", "%:%:"):
+            return False
+        if token.text != "namespace" or (at and source.tokens[at - 1].text == "using"):
+            continue
+        if token.directive:
+            return False
+        for part in source.tokens[at + 1 : at + 20]:
+            if part.text in ("{", "=", ";"):
+                break
+            if part.text in tables.TOOLKIT_NAMESPACES or part.text in macros:
+                return False
+    return True

@@ -53,6 +53,7 @@ BOTH_NAMES: dict[str, str] = {
 }
 CUDA_NAMES: dict[str, str] = {
     **_words("__managed__", _NO_STATE),
+    **_words("const_cast", "what is constant stays constant"),
     **_words("printf vprintf fprintf puts putchar", _NO_TEXT),
     **_words("malloc calloc realloc free alloca __nv_aligned_device_malloc new delete", _NO_MEMORY),
 }
@@ -95,6 +96,9 @@ CUDA_PREFIXES: tuple[tuple[str, str], ...] = (
 )  # fmt: skip
 #: whole names that the prefixes above would catch but that are types and constants of device code
 CUDA_PREFIX_EXCEPTIONS = frozenset({"cudaStream_t", "cudaError_t"})
+
+#: namespaces that a source may use but not add to
+TOOLKIT_NAMESPACES = frozenset({"std", "cuda", "cub", "thrust", "cooperative_groups", "nvcuda"})
 
 #: GCC attributes that move code or data, run code at load, or bind a name to another
 REFUSED_ATTRIBUTES = word_set("""
