@@ -207,6 +207,10 @@ class Ceilings(Record, frozen=True, kw_only=True):
     """Matrix rate by dtype name."""
     launch_us: float
     """Time of a smallest kernel launch (CUDA) or of a smallest operator call (CPU)."""
+    cached_copy_gbps: float = 0.0
+    """CPU: copy bandwidth of what fits the last-level cache; 0 where not measured (CUDA is timed with a cold L2)."""
+    cache_bytes: int = 0
+    """CPU: working set up to which `cached_copy_gbps` holds."""
 
 
 class Device(Record, frozen=True, kw_only=True):

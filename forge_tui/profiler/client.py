@@ -1,0 +1,57 @@
+"""The engine's side of profiling: starts the worker, sends one request, takes the record."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from forge_tui.core.errors import EnvironmentFault, WorkerDied
+from forge_tui.core.paths import Workspace
+from forge_tui.core.records import Device, ModelSpec, Profile
+from forge_tui.processes.child import WorkerProcess
+
+_WORKER = "forge_tui.profiler.worker"
+
+
+async def profile(
+    spec: ModelSpec, device_name: str, workspace: Workspace, *, threads: int = 0, seed: int = 0, log: Path,
+    timeout_s: float = 600.0, repeats: int = 7,
+) -> Profile:  # fmt: skip
+    """Profile a model in a worker of its own; captured inputs go into the workspace.
+
+    Raises:
+        ModelError: the model file is not usable, or its code raised.
+        UsageError: the device's name is malformed.
+        EnvironmentFault: the device is not there, the disk is full, or the worker died.
+    """
+    answer = await _ask(
+        log, "profile", timeout_s, "Profiling", spec=msgspec.to_builtins(spec), device=device_name,
+        artifacts=str(workspace.artifacts), seed=seed, threads=threads, repeats=repeats,
+    )  # fmt: skip
+    return msgspec.convert(answer["profile"], Profile)
+
+
+async def describe_device(device_name: str, *, threads: int = 0, log: Path, timeout_s: float = 120.0) -> Device:
+    """The record of a device, with its measured ceilings.
+
+    Raises:
+        UsageError: the device's name is malformed.
+        EnvironmentFault: the device is not there, or the worker died.
+    """
+    answer = await _ask(log, "describe_device", timeout_s, "Measuring the device", device=device_name, threads=threads)
+    return msgspec.convert(answer["device"], Device)
+
+
+async def _ask(log: Path, op: str, timeout_s: float, what: str, **fields: Any) -> dict[str, Any]:
+    worker = WorkerProcess(_WORKER, log)
+    try:
+        return await worker.request(op, timeout_s, **fields)
+    except WorkerDied as error:
+        if error.timed_out:
+            raise EnvironmentFault(f"{what} did not end within {timeout_s:g} s.", f"The log is {log}.") from error
+        hint = "Often that is memory. " if error.signal == 9 else ""
+        raise EnvironmentFault(f"{what} ended early: {error.what}", f"{hint}The log is {log}.") from error
+    finally:
+        await worker.stop()

@@ -1,0 +1,61 @@
+"""The roofline floor of one call: what moving its data and doing its matrix work costs at least. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Literal
+
+from forge_tui.core.records import ITEMSIZE, Ceilings, Record, Signature, TensorSpec
+
+
+class Floor(Record, frozen=True, kw_only=True):
+    """The floor of one call and what sets it."""
+
+    floor_us: float
+    bound: Literal["memory", "compute", "launch"]
+    bytes_moved: int
+    flops: int
+
+
+def real_bytes(spec: TensorSpec) -> int:
+    """Bytes that memory holds of a tensor: expanded dimensions once, overlapping windows by their span, no gaps."""
+    count = math.prod(n for n, s in zip(spec.shape, spec.strides, strict=True) if s or n == 0)
+    return min(count, spec.span) * ITEMSIZE[spec.dtype]
+
+
+def bytes_moved(signature: Signature) -> int:
+    """Every input, parameter and output once."""
+    return sum(real_bytes(i.spec) for i in signature.inputs) + sum(real_bytes(o.spec) for o in signature.outputs)
+
+
+def floor_of(
+    signature: Signature, flops: Mapping[str, int], ceilings: Ceilings, kind: Literal["cpu", "cuda"]
+) -> Floor:
+    """The floor from bytes over copy bandwidth, matrix work over its rate, and on CUDA one launch.
+
+    `flops` is the matrix work by dtype name. A dtype without a measured rate counts at the fastest one, which keeps
+    the floor below the truth.
+    """
+    moved = bytes_moved(signature)
+    gbps = ceilings.copy_gbps
+    if moved <= ceilings.cache_bytes:
+        gbps = max(gbps, ceilings.cached_copy_gbps)
+    memory_us = moved / (gbps * 1e3) if gbps > 0 else 0.0
+    fastest = max(ceilings.matmul_tflops.values(), default=0.0)
+    compute_us = sum(
+        count / (rate * 1e6)
+        for dtype, count in flops.items()
+        if (rate := ceilings.matmul_tflops.get(dtype) or fastest) > 0
+    )
+    launch_us = ceilings.launch_us if kind == "cuda" else 0.0
+    limits: dict[Literal["memory", "compute", "launch"], float] = {
+        "memory": memory_us, "compute": compute_us, "launch": launch_us,
+    }  # fmt: skip
+    bound = max(limits, key=lambda name: limits[name])
+    return Floor(floor_us=limits[bound], bound=bound, bytes_moved=moved, flops=sum(flops.values()))
+
+
+def headroom_ms(calls: int, time_us: float, floor_us: float) -> float:
+    """What a perfect kernel would save in one model call; never below 0."""
+    return max(0.0, calls * (time_us - floor_us) / 1e3)

@@ -1,0 +1,152 @@
+"""What happens inside a call, seen at the dispatcher: writes, random numbers, reads of other tensors, matrix work."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
+
+from forge_tui.models.trees import dtype_name
+
+_LIFT = {torch.ops.aten.lift_fresh.default, torch.ops.aten.lift_fresh_copy.default}
+
+
+@dataclass(slots=True)
+class Frame:
+    """One open call and what was seen inside it so far."""
+
+    since: int
+    """Number of the first operation that belongs to it."""
+    storages: set[int]
+    """Storages of its inputs, parameters included."""
+    reason: str = ""
+    """Why it cannot be a target; the first one found stays."""
+    foreign: dict[int, Tensor] = field(default_factory=dict)
+    """Tensors that it reads and that are neither its inputs nor made inside, by storage."""
+    flops: Counter[str] = field(default_factory=Counter)
+    """Matrix work by dtype."""
+
+    def refuse(self, reason: str) -> None:
+        """Keep the first reason."""
+        self.reason = self.reason or reason
+
+
+def storage_of(tensor: Tensor) -> int:
+    """Identity of the memory a tensor looks at."""
+    return int(tensor.untyped_storage()._cdata)  # noqa: SLF001
+
+
+class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Follows every operation for all open frames."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.frames: list[Frame] = []
+        self._born: dict[int, int] = {}
+        self._count = itertools.count(1)
+        self.now = 0
+
+    def open(self, tensors: Sequence[Tensor]) -> Frame:
+        """A call begins with these tensors as its inputs."""
+        frame = Frame(since=self.now + 1, storages={storage_of(t) for t in tensors})
+        self.frames.append(frame)
+        return frame
+
+    def close(self) -> Frame:
+        """The innermost call ended."""
+        return self.frames.pop()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        del types
+        kwargs = kwargs or {}
+        self.now = next(self._count)
+        read = [t for t in pytree.tree_leaves((args, kwargs)) if _plain(t)]
+        known = {storage_of(t) for t in read}
+        if func in _LIFT:  # torch.tensor(...): its storage is made outside the dispatcher
+            for storage in known:
+                self._born[storage] = self.now
+        if self.frames:
+            self._reads(read)
+            self._writes(func, args, kwargs)
+            self._data(func)
+        tags = getattr(func, "tags", ())
+        random = self.frames and torch.Tag.nondeterministic_seeded in tags
+        before = _random_states(read) if random else []
+        result = func(*args, **kwargs)
+        if random and not _equal(before, _random_states(read)):
+            for frame in self.frames:
+                frame.refuse("it draws random numbers")
+        for t in pytree.tree_leaves(result):
+            if _plain(t) and storage_of(t) not in known:
+                self._born[storage_of(t)] = self.now
+        self._work(func, args, kwargs, result)
+        return result
+
+    def _reads(self, tensors: Sequence[Tensor]) -> None:
+        for tensor in tensors:
+            storage = storage_of(tensor)
+            born = self._born.get(storage, 0)
+            for frame in self.frames:
+                if born < frame.since and storage not in frame.storages:
+                    frame.foreign.setdefault(storage, tensor)
+
+    def _writes(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        if not func._schema.is_mutable:  # noqa: SLF001
+            return
+        for position, argument in enumerate(func._schema.arguments):  # noqa: SLF001
+            if argument.alias_info is None or not argument.alias_info.is_write:
+                continue
+            value = args[position] if position < len(args) else kwargs.get(argument.name)
+            for tensor in pytree.tree_leaves(value):
+                if not _plain(tensor):
+                    continue
+                storage = storage_of(tensor)
+                for frame in self.frames:
+                    if storage in frame.storages:
+                        frame.refuse("it writes into one of its inputs")
+                    elif self._born.get(storage, 0) < frame.since:
+                        frame.refuse("it writes into a tensor that it did not make")
+
+    def _data(self, func: Any) -> None:
+        tags = getattr(func, "tags", ())
+        if torch.Tag.dynamic_output_shape in tags:
+            self._refuse_all("the shape of a result depends on values")
+        elif torch.Tag.data_dependent_output in tags:
+            self._refuse_all("Python code in it depends on the values of a tensor")
+
+    def _refuse_all(self, reason: str) -> None:
+        for frame in self.frames:
+            frame.refuse(reason)
+
+    def _work(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
+        count = flop_registry.get(getattr(func, "_overloadpacket", None))
+        if count is None:
+            return
+        leaves = [t for t in pytree.tree_leaves(result) if _plain(t)]
+        flops = int(count(*args, **kwargs, out_val=result))
+        for frame in self.frames:
+            frame.flops[dtype_name(leaves[0].dtype) if leaves else "float32"] += flops
+
+
+def _plain(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.layout is torch.strided
+
+
+def _random_states(tensors: Sequence[Tensor]) -> list[Tensor]:
+    states = [torch.get_rng_state()]
+    states += [torch.cuda.get_rng_state(d) for d in {t.device for t in tensors} if d.type == "cuda"]
+    return states
+
+
+def _equal(one: Sequence[Tensor], other: Sequence[Tensor]) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
