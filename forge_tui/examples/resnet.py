@@ -1,6 +1,6 @@
 """A residual convolutional network in eval mode, with seeded random weights and batch statistics.
 
-On the CPU (float32): ResNet-18 shape (basic blocks 2, 2, 2, 2; width 64), batch 2 of 128 x 128 pixels.
+On the CPU (float32): ResNet-18 shape (basic blocks 2, 2, 2, 2; width 64), batch 4 of 160 x 160 pixels.
 On CUDA (bfloat16): ResNet-50 shape (bottlenecks 3, 4, 6, 3; width 64), batch 32 of 224 x 224 pixels.
 """
 
@@ -25,7 +25,7 @@ class Config:
     pixels: int
 
 
-CPU = Config(blocks=(2, 2, 2, 2), bottleneck=False, width=64, classes=1000, batch=2, pixels=128)
+CPU = Config(blocks=(2, 2, 2, 2), bottleneck=False, width=64, classes=1000, batch=4, pixels=160)
 CUDA = Config(blocks=(3, 4, 6, 3), bottleneck=True, width=64, classes=1000, batch=32, pixels=224)
 
 

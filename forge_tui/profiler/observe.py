@@ -46,6 +46,9 @@ class Group:
     """Module path to the numbers of its calls within the group, in order; one empty path for functions."""
     aligns: list[int] = field(default_factory=list)
     flops: dict[str, int] = field(default_factory=dict)
+    """Matrix work of one call by dtype."""
+    matrix_calls: int = 0
+    """Matrix products and convolutions in one call."""
 
     def signature(self, device: torch.device) -> Signature:
         """The signature, with the alignment that all calls had."""
@@ -198,7 +201,7 @@ class Observer:
         group = self.groups.get(key)
         if group is None:
             group = self.groups[key] = Group(key, call.site, len(self.groups), description=description, result=found)
-            group.flops = dict(call.frame.flops)
+            group.flops, group.matrix_calls = dict(call.frame.flops), call.frame.matrix_calls
             group.aligns = [item.align for item in description.inputs]
         elif found is not None and group.result is not None and (
             (found.result, found.outputs) != (group.result.result, group.result.outputs)

@@ -31,7 +31,9 @@ from forge_tui.profiler.verify import replay_fault
 #: below this share of the model's time a callable is not captured
 MIN_SHARE = 0.001
 #: targets with captured inputs, by headroom
-MAX_CAPTURED = 48
+MAX_CAPTURED = 64
+#: a callable with more matrix products or convolutions inside is captured last: it is hardly one kernel
+MAX_MATRIX_CALLS = 3
 #: calls captured of each signature
 MAX_CALLS = 3
 
@@ -57,6 +59,11 @@ class _Measured:
     signature: Signature
     floor: Floor
     headroom_ms: float
+
+    @property
+    def capture_rank(self) -> tuple[bool, float]:
+        """Low comes first: what is no large container, then by headroom, matrix work discounted."""
+        return self.group.matrix_calls > MAX_MATRIX_CALLS, -self.headroom_ms * (0.25 if self.floor.flops else 1.0)
 
 
 def profile_model(
@@ -149,7 +156,8 @@ def _targets(
     """Targets by group, with their inputs captured; groups that turn out not to be one get their reason."""
     limits = _LIMITS["cuda" if loaded.device.type == "cuda" else "cpu"]
     wanted: dict[str, tuple[Group, int]] = {}
-    for key, item in sorted(measured.items(), key=lambda pair: -pair[1].headroom_ms):
+    names = _names([item.group for item in measured.values() if not item.group.reason])
+    for key, item in sorted(measured.items(), key=lambda pair: pair[1].capture_rank):
         group, size = item.group, sum(i.spec.nbytes for i in item.signature.inputs)
         if group.reason:
             continue
@@ -163,7 +171,6 @@ def _targets(
             wanted[key] = (group, max(1, min(MAX_CALLS, group.calls, limits.target // max(1, size))))
     with _forward(loaded):
         captured = Capturer(loaded, wanted).run(sites)
-    names = _names([measured[key].group for key in wanted])
     targets: dict[str, Target] = {}
     for key in wanted:
         item = measured[key]
@@ -218,7 +225,7 @@ def _finished(loaded: LoadedModel, target: Target, captured: Captured, artifacts
 
 
 def _names(groups: Sequence[Group]) -> dict[str, str]:
-    """`RMSNorm`, `RMSNorm@2`: numbered in the order of first calls."""
+    """`RMSNorm`, `RMSNorm@2`: numbered in the order of first calls, whatever was timed, so that names stay."""
     seen: dict[str, int] = defaultdict(int)
     names: dict[str, str] = {}
     for group in sorted(groups, key=lambda g: g.order):

@@ -33,6 +33,7 @@ class Frame:
     """Tensors that it reads and that are neither its inputs nor made inside, by storage."""
     flops: Counter[str] = field(default_factory=Counter)
     """Matrix work by dtype."""
+    matrix_calls: int = 0
 
     def refuse(self, reason: str) -> None:
         """Keep the first reason."""
@@ -130,11 +131,18 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _work(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
         count = flop_registry.get(getattr(func, "_overloadpacket", None))
-        if count is None:
-            return
         leaves = [t for t in pytree.tree_leaves(result) if _plain(t)]
-        flops = int(count(*args, **kwargs, out_val=result))
+        if count is not None:
+            flops = int(count(*args, **kwargs, out_val=result))
+        elif "scaled_dot_product" in str(func):  # the CPU's and newer back ends are not in torch's table
+            query, key, value = args[:3]
+            flops = 2 * query.numel() * key.shape[-2] + 2 * query.numel() // query.shape[-1] * value.numel() // (
+                value.shape[0] * value.shape[1]
+            )
+        else:
+            return
         for frame in self.frames:
+            frame.matrix_calls += 1
             frame.flops[dtype_name(leaves[0].dtype) if leaves else "float32"] += flops
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections import defaultdict
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 
 from forge_tui.core.errors import UsageError
 from forge_tui.core.records import Hotspot, Profile, Target
@@ -13,57 +15,77 @@ from forge_tui.core.records import Hotspot, Profile, Target
 MIN_HEADROOM_SHARE = 0.003
 #: what counts of the headroom of matrix work: vendor libraries run it, and seldom leave much of it to win
 MATRIX_WEIGHT = 0.25
+#: more matrix products or convolutions than this in one call are no single kernel
+MAX_MATRIX_CALLS = 3
+_MATRIX = re.compile(r"(mm|mv|matmul|linear|einsum|tensordot|scaled_dot_product_attention|conv\w*\d?d)$")
 #: two headrooms this close are the same one, seen through a wrapper
 _SAME = 0.85
 
 
 def choose(profile: Profile, *, names: Sequence[str] = (), max_targets: int = 6) -> list[Target]:
-    """The targets to search, best first; named ones always, in the order of their headroom.
+    """The targets to search, best first; named ones always, in the same order.
 
     Targets are ranked by headroom. One that does matrix work counts only for the headroom that its inner targets leave
-    to it (a decoder layer is not ranked by what its norms could save), and for a part of that. A target that only passes its tensors on to
-    another one with the same calls is the same thing twice; the outer one is kept. Other nested ones are both kept.
+    to it (a decoder layer is not ranked by what its norms could save), and for a part of that; one with many matrix
+    products inside is no single kernel and is left to those who name it. A target that only passes its tensors on to
+    another one is the same thing twice: the one with more calls stands for both, the outer one if they have equally
+    many. Other nested targets are both kept.
 
     Raises:
         UsageError: a name is no target.
     """
-    if names:
-        return rank(profile, _named(profile, names))
-    enough = MIN_HEADROOM_SHARE * profile.model_ms
-    worth = own_headroom(profile)
-    kept = [t for t in profile.targets if t.headroom_ms >= enough and worth[t.id] >= enough]
-    wrapped = _wrapped(profile, kept)
-    return rank(profile, [t for t in kept if t.id not in wrapped])[:max_targets]
-
-
-def rank(profile: Profile, targets: Sequence[Target]) -> list[Target]:
-    """Targets by the headroom that is their own, best first, matrix work discounted; ties by id."""
-    worth = own_headroom(profile)
-    return sorted(targets, key=lambda t: (-worth[t.id] * (MATRIX_WEIGHT if t.flops else 1.0), t.id))
-
-
-def own_headroom(profile: Profile) -> dict[str, float]:
-    """Headroom in ms by target id; of targets with matrix work, without what their inner targets have."""
     children = _children(profile)
+    wrapped = set() if names else _wrapped(profile, children)
+    worth = own_headroom(profile, children, wrapped)
+    if names:
+        chosen = _named(profile, names)
+    else:
+        enough = MIN_HEADROOM_SHARE * profile.model_ms
+        matrices = _matrix_calls(profile, children)
+        chosen = [
+            t for t in profile.targets
+            if t.id not in wrapped and worth[t.id] >= enough and matrices[t.id] <= MAX_MATRIX_CALLS
+        ]  # fmt: skip
+    chosen.sort(key=lambda t: (-worth[t.id] * (MATRIX_WEIGHT if t.flops else 1.0), t.id))
+    return chosen if names else chosen[:max_targets]
+
+
+def own_headroom(
+    profile: Profile, children: dict[int, list[Hotspot]], ignored: AbstractSet[str] = frozenset()
+) -> dict[str, float]:
+    """Headroom in ms by target id; of targets with matrix work, without what their inner targets have."""
     inner: dict[str, float] = defaultdict(float)
     for spot in profile.hotspots:
         if spot.target_id is not None:
-            inner[spot.target_id] += sum(_covered(child, children) for child in children[spot.id])
-    return {
-        t.id: max(0.0, t.headroom_ms - inner[t.id]) if t.flops else t.headroom_ms for t in profile.targets
-    }
+            inner[spot.target_id] += sum(_covered(child, children, ignored) for child in children[spot.id])
+    return {t.id: max(0.0, t.headroom_ms - inner[t.id]) if t.flops else t.headroom_ms for t in profile.targets}
 
 
-def _covered(spot: Hotspot, children: dict[int, list[Hotspot]]) -> float:
+def _covered(spot: Hotspot, children: dict[int, list[Hotspot]], ignored: AbstractSet[str]) -> float:
     """Headroom of the targets in a subtree, nested ones counted once."""
-    below = sum(_covered(child, children) for child in children[spot.id])
-    return max(spot.headroom_ms, below) if spot.target_id is not None else below
+    below = sum(_covered(child, children, ignored) for child in children[spot.id])
+    counts = spot.target_id is not None and spot.target_id not in ignored
+    return max(spot.headroom_ms, below) if counts else below
 
 
-def _wrapped(profile: Profile, targets: Sequence[Target]) -> set[str]:
+def _matrix_calls(profile: Profile, children: dict[int, list[Hotspot]]) -> dict[str, float]:
+    """Matrix products and convolutions in one call, by target id."""
+    found: dict[str, float] = defaultdict(float)
+    for spot in profile.hotspots:
+        if spot.target_id is not None and spot.calls:
+            inside = _count_matrix(spot, children) / spot.calls
+            found[spot.target_id] = max(found[spot.target_id], inside)
+    return found
+
+
+def _count_matrix(spot: Hotspot, children: dict[int, list[Hotspot]]) -> int:
+    own = spot.calls if spot.kind == "torch" and _MATRIX.search(spot.name) else 0
+    return own + sum(_count_matrix(child, children) for child in children[spot.id])
+
+
+def _wrapped(profile: Profile, children: dict[int, list[Hotspot]]) -> set[str]:
     """Ids of targets that another one stands for."""
-    children = _children(profile)
-    by_id = {t.id: t for t in targets}
+    by_id = {t.id: t for t in profile.targets}
     found: set[str] = set()
     for spot in profile.hotspots:
         outer = by_id.get(spot.target_id or "")
@@ -72,7 +94,6 @@ def _wrapped(profile: Profile, targets: Sequence[Target]) -> set[str]:
         if outer is None or inner is None or inside[0].headroom_ms < _SAME * spot.headroom_ms:
             continue
         if _specs(outer) == _specs(inner):
-            # the inner one may have other callers beside this wrapper: then it is the one that covers more
             found.add(inner.id if inner.calls <= outer.calls else outer.id)
     return found
 
