@@ -203,7 +203,7 @@ class ForgeApp(Commands, App[int], inherit_bindings=False):
             self.show_selected()
         if touched & (Touched.EVENTS | Touched.RESET):
             main.events.renew()
-        if touched & (Touched.RESULT | Touched.STATUS) and main.result.display:
+        if touched & (Touched.RESULT | Touched.STATUS):
             main.result.renew(self.clock())
         self.renew_status()
         if Touched.FINISHED in touched:
@@ -237,20 +237,19 @@ class ForgeApp(Commands, App[int], inherit_bindings=False):
 
     def _show_result_once(self) -> None:
         """A session that is over shows its result first."""
-        if self.main.wish.lower == "kernel":
-            self.main.show_pane("result")
-            self.main.result.renew(self.clock())
-
-    def _finished(self) -> None:
-        self.bell()
         main = self.main
         if len(main.plan.shown) <= 2:
             main.focus_pane("result")
             main.set_zoom(True)
             main.auto_zoomed = True
-        else:
+        elif main.wish.lower == "kernel":
             main.show_pane("result")
         main.result.renew(self.clock())
+
+    def _finished(self) -> None:
+        self.bell()
+        self._show_result_once()
+        main = self.main
         info = self.view.info
         severity = "information" if info is not None and info.state == "done" else "warning"
         self.say(one_sentence(self.view), severity=severity, timeout=15)
@@ -260,7 +259,7 @@ class ForgeApp(Commands, App[int], inherit_bindings=False):
         """Once a second: clock, telemetry."""
         self.main.telemetry.take(self.feed.drain(), self.feed.trouble())
         self.renew_status()
-        if self.main.result.display and self.view.live:
+        if self.view.live:
             self.main.result.renew(self.clock())
 
     def renew_status(self) -> None:
@@ -273,23 +272,13 @@ class ForgeApp(Commands, App[int], inherit_bindings=False):
             main.candidates.rows.refresh()
         main.renew_around()
 
-    def widths_changed(self) -> None:
-        """Renew what is made for a width."""
-        if not self.main.is_mounted:
-            return
-        self.main.hotspots.show_detail()
-        self.main.result.renew(self.clock())
-        self.main.telemetry.rows.renew()
-        if self.main.kernel.view != "source":
-            self.main.kernel.renew_view()
-        self.renew_status()
-
     def renew_all(self) -> None:
         """Paint everything again, as another theme needs."""
         if not self.main.is_mounted:
             return
         main = self.main
         main.hotspots.renew(rebuilt=False)
+        main.hotspots.rows.refresh()
         main.candidates.renew(follow=self.following and self.view.live)
         for pane in main.panes.values():
             pane.renew_title()

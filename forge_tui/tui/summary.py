@@ -37,7 +37,7 @@ def _head(state: SessionView, width: int, now: float) -> Lines:
     info = state.info
     assert info is not None
     style = {"done": "success", "failed": "error", "interrupted": "warning"}.get(info.state, "accent")
-    lines = _pair("session", f"{info.id} is {info.state}", width, style)
+    lines = _pair("session", f"{info.id}  {info.state}", width, style)
     if info.error:
         lines += _pair("", one_line(str(info.error.get("what", ""))), width, "error")
         lines += _pair("what to do", one_line(str(info.error.get("hint", ""))), width) if info.error.get("hint") else []

@@ -58,10 +58,11 @@ class TreeModel(Generic[Id]):
             at = len(self._rows)
         else:
             self._depth[node] = self._depth[parent] + 1
+            shown = parent in self._open and self.is_visible(parent)
+            at = self._end(parent) if shown else 0
             self._children.setdefault(parent, []).append(node)
-            if parent not in self._open or not self.is_visible(parent):
+            if not shown:
                 return False
-            at = self._end(parent)
         self._splice(at, at, [node])
         return True
 

@@ -116,7 +116,7 @@ class FakeView:
 
     def event(self, session: str, kind: str, **data: Any) -> None:
         events = self.event_lists.setdefault(session, [])
-        number = len(events) + 1
+        number = events[-1].id + 1 if events else 1
         events.append(Event(id=number, session=session, at=NOW - 600 + number, kind=kind, data=data))
         self.touch()
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from textual.app import ComposeResult
 from textual.containers import Vertical
+from textual.events import Resize
 
 from forge_tui.tui.glyphs import Glyphs
 from forge_tui.tui.paint import Paint, Piece
@@ -61,17 +62,16 @@ class Pane(Vertical):
 
     def renew_title(self) -> None:
         """Paint the title again, stronger with the focus."""
-        strong = self.list.has_focus
+        strong = self.forge.main.wish.focused == self.id
         head: Piece = (f" {self.number} {self.name_shown} ", "tab_focus" if strong else "strong")
         self.title_line.show([head, (" ", "text"), *self._title])
 
-    def on_descendant_focus(self, _: Any) -> None:
-        """The title shows where the keys go."""
-        self.renew_title()
+    def on_resize(self, _: Resize) -> None:
+        """What is made for a width is made again."""
+        self.call_after_refresh(self.renew_width)
 
-    def on_descendant_blur(self, _: Any) -> None:
-        """The title shows where the keys go."""
-        self.renew_title()
+    def renew_width(self) -> None:
+        """Make what hangs on the width again; panes that have such things."""
 
     # ---- search, for every list alike
 

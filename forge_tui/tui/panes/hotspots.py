@@ -54,6 +54,13 @@ class HotspotList(TreeList):
                 self.model.reveal(spot.id)
         self.tree_changed()
 
+    def targets_changed(self) -> None:
+        """Paint the rows of targets again, for their best may be another."""
+        top = round(self.scroll_y)
+        for row in range(top, min(top + self.size.height, len(self.model))):
+            if self.spots[self.model.rows[row]].target_id in self.state.targets:
+                self.row_changed(row)
+
     def do_node_open_path(self) -> None:
         """Open the way to every target."""
         self.open_targets()
@@ -142,7 +149,7 @@ class HotspotsPane(Pane):
                         tuple(self.rows.spots.values()) != self.state.hotspots):  # fmt: skip
             self.rows.take(self.state.hotspots)
         else:
-            self.rows.refresh()
+            self.rows.targets_changed()
         profile = self.state.profile
         title: list[Piece] = []
         if profile is not None:
@@ -151,9 +158,13 @@ class HotspotsPane(Pane):
         self.show_title(title)
         self.show_detail()
 
+    def renew_width(self) -> None:
+        """The column names."""
+        self.show_detail()
+
     def show_detail(self) -> None:
         """Say what the hotspot under the cursor is, and why it is no target."""
-        width = max(20, self.rows.size.width)
+        width = max(20, self.rows.room)
         names = self.rows.columns(width)
         room = width - 4 - sum(size + 1 for _, size in names)
         head = "    " + fit("callable", room, self.glyphs.ellipsis)

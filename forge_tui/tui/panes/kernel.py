@@ -67,6 +67,11 @@ class KernelPane(Pane):
         else:
             self.source.show_lines(self._notes(node, max(30, self.source.size.width - 2)))
 
+    def renew_width(self) -> None:
+        """Log and notes are wrapped."""
+        if self.view != "source":
+            self.renew_view()
+
     def _renew_header(self) -> None:
         node = self.node
         views: list[Piece] = []

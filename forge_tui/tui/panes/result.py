@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 from forge_tui.tui.glyphs import Glyphs
 from forge_tui.tui.paint import Paint, Piece
 from forge_tui.tui.panes.base import Pane
@@ -23,9 +21,15 @@ class ResultPane(Pane):
         self.rows = SourceView(paint, id="result-lines", empty="The result comes here when there is one.")
         super().__init__(paint, glyphs, state, self.rows)
 
-    def renew(self, now: float | None = None) -> None:
+    def renew_width(self) -> None:
+        """The text is wrapped."""
+        self.renew(self.forge.clock())
+
+    def renew(self, now: float) -> None:
         """Make the lines again."""
-        lines = summary(self.state, self.glyphs, max(40, self.rows.size.width - 1), time.time() if now is None else now)
+        if not self.display:
+            return
+        lines = summary(self.state, self.glyphs, max(40, self.rows.room - 1), now)
         self.rows.show_lines(lines, keep=True)
         title: list[Piece] = []
         if self.state.deployment is not None:

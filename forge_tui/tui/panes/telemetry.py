@@ -15,7 +15,7 @@ from forge_tui.tui.text import clean, fit, one_line, size_bytes
 from forge_tui.tui.widgets.linelist import LineList
 
 _LABEL = 6
-_VALUE = 16
+_VALUE = 15
 Row = list[Piece]
 
 
@@ -60,7 +60,7 @@ GPU_MEASURES = (
             lambda _: 2500.0),
 )  # fmt: skip
 HOST_MEASURES = (
-    Measure("cpu", "cpu_percent", lambda s: _said(s, "cpu_percent", f"% of {s.get('cores', '?')}"), lambda _: 100.0),
+    Measure("cpu", "cpu_percent", lambda s: _said(s, "cpu_percent", f"% of {s.get('cores', '?')} cores"), lambda _: 100.0),
     Measure("memory", "memory_used", lambda s: _part(s, "memory_used", "memory_total", size_bytes),
             lambda s: _number(s, "memory_total") or 1.0),
 )  # fmt: skip
@@ -104,7 +104,7 @@ class TelemetryList(LineList):
 
     def renew(self) -> None:
         """Make the rows again and paint those that changed."""
-        rows = self._build(self.size.width, self.size.height)
+        rows = self._build(self.room, self.size.height)
         old, self._rows = self._rows, rows
         if len(rows) != len(old):
             self.rows_changed()
@@ -182,6 +182,10 @@ class TelemetryPane(Pane):
     def __init__(self, paint: Paint, glyphs: Glyphs, state: SessionView) -> None:
         self.rows = TelemetryList(paint, glyphs)
         super().__init__(paint, glyphs, state, self.rows)
+
+    def renew_width(self) -> None:
+        """Sparklines are as long as there is room."""
+        self.rows.renew()
 
     def take(self, samples: list[dict[str, Any]], trouble: str) -> None:
         """Take what the sampler said since the last time."""

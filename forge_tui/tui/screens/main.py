@@ -12,7 +12,7 @@ from textual.screen import Screen
 from textual.widgets import Input, Static
 
 from forge_tui.tui import layout
-from forge_tui.tui.actions import footer_for
+from forge_tui.tui.actions import Action, footer_for, show_key
 from forge_tui.tui.glyphs import Glyphs
 from forge_tui.tui.keys import bindings_for
 from forge_tui.tui.paint import Paint, Piece
@@ -101,7 +101,8 @@ class MainScreen(Screen[None], inherit_bindings=False):
     def on_resize(self, _: Resize) -> None:
         """Other sizes show other panes."""
         self.relayout()
-        self.call_after_refresh(self.forge.widths_changed)
+        self.call_after_refresh(self.forge.renew_status)
+        self.call_after_refresh(self._keep_focus)
 
     def relayout(self) -> None:
         """Show and hide for the present size and wish."""
@@ -120,12 +121,18 @@ class MainScreen(Screen[None], inherit_bindings=False):
         self.set_class(len(self.plan.right) > 1, "-shared")
         self.renew_around()
 
+    def _keep_focus(self) -> None:
+        """A hidden pane loses the focus, and at the start none could take it yet."""
+        if not self.plan.too_small and not self.search.display:
+            self.focused_pane.list.focus(scroll_visible=False)
+
     def focus_pane(self, name: str) -> None:
         """Show a pane and give it the keys; asked for again, it is zoomed."""
+        if self.auto_zoomed and name != self.wish.focused:
+            self.set_zoom(False)
         self.wish = layout.after_focus(self.wish, name)
         self.relayout()
         self.panes[name].list.focus(scroll_visible=False)
-        self.call_after_refresh(self.forge.widths_changed)
 
     def show_pane(self, name: str) -> None:
         """Show a pane in its place without taking the keys from the present one."""
@@ -140,7 +147,6 @@ class MainScreen(Screen[None], inherit_bindings=False):
             focused=self.wish.focused, upper=self.wish.upper, lower=self.wish.lower, zoomed=zoomed
         )
         self.relayout()
-        self.call_after_refresh(self.forge.widths_changed)
 
     @property
     def focused_pane(self) -> Pane:
@@ -163,28 +169,36 @@ class MainScreen(Screen[None], inherit_bindings=False):
 
     def _tab_names(self) -> list[tuple[str, str, str]]:
         shown = self.plan.shown
+        gap = " " if self.size.width >= 72 else ""
         return [
-            (name, f"{self.panes[name].number} {self.panes[name].name_shown}",
+            (name, f"{self.panes[name].number} {self.panes[name].name_shown}{gap}",
              "focus" if name == self.wish.focused else "shown" if name in shown else "")
             for name in layout.PANES
         ]  # fmt: skip
 
     def renew_around(self) -> None:
-        """Tabs and footer again."""
+        """Tabs, titles and footer again."""
         self.tabs.renew()
+        for pane in self.panes.values():
+            pane.renew_title()
+        shown = [self._key_hint(action) for action in footer_for(self.wish.focused, live=self.state.live)]
+        # the way to help and the way out stay, whatever has to go
+        tail = shown[-2:]
+        kept = shown[:-2]
+        while kept and sum(len(key) + len(label) for key, label in kept + tail) > self.size.width:
+            kept.pop()
         pieces: list[Piece] = []
-        used = 0
-        for action in footer_for(self.wish.focused, live=self.state.live):
-            label = action.label
-            if action.id == "run.pause" and self.state.paused:
-                label = "go on"
-            key = action.key_text.split(" ")[0]
-            size = len(key) + len(label) + 3
-            if used + size > max(20, self.size.width):
-                break
-            pieces += [(f" {key}", "primary"), (f" {label} ", "muted")]
-            used += size
+        for key, label in kept + tail:
+            pieces += [(key, "primary"), (label, "muted")]
         self.footer.show(pieces)
+
+    def _key_hint(self, action: Action) -> tuple[str, str]:
+        label = action.label
+        if action.id == "run.pause" and self.state.paused:
+            label = "go on"
+        elif action.id == "target.next" and self.wish.focused == "kernel":
+            label = "next view"
+        return f" {show_key(action.keys[0])}", f" {label} "
 
     # ---- search
 

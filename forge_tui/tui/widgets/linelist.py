@@ -16,6 +16,9 @@ from forge_tui.tui.keys import bindings_for
 from forge_tui.tui.paint import Paint, Piece
 
 
+_STEP = 64
+
+
 class LineList(ScrollView, can_focus=True, inherit_bindings=False):
     """Rows by number. Subclasses say how many there are and what is in one.
 
@@ -59,6 +62,7 @@ class LineList(ScrollView, can_focus=True, inherit_bindings=False):
         self.cursor = 0
         self.empty = empty
         """The sentence shown while there are no rows."""
+        self._base: Style | None = None
         self.needle = ""
         """What is searched for, in lower case."""
 
@@ -87,7 +91,10 @@ class LineList(ScrollView, can_focus=True, inherit_bindings=False):
         count = self.row_count()
         if self.cursor >= count:
             self.cursor = max(0, count - 1)
-        size = Size(self.content_width(), max(count, 1))
+        # another virtual size costs a layout of the whole screen, so it grows in steps; max_scroll_y keeps the
+        # rows that are not there out of reach
+        height = count if count <= self.size.height else -(-count // _STEP) * _STEP
+        size = Size(self.content_width(), max(height, 1))
         if size != self.virtual_size:
             self.virtual_size = size
         top = round(self.scroll_y)
@@ -135,6 +142,17 @@ class LineList(ScrollView, can_focus=True, inherit_bindings=False):
         """Make `top` the first row of the window."""
         self.scroll_to(y=max(0, top), animate=False, force=True, immediate=True)
 
+    @property
+    def max_scroll_y(self) -> int:
+        """The last row at the bottom of the window."""
+        return max(0, self.row_count() - self.size.height)
+
+    @property
+    def room(self) -> int:
+        """Cells for a row's content. One column is always kept for the scroll bar, so that rows do not jump when
+        it appears."""
+        return max(1, self.size.width - 1)
+
     # ---- painting
 
     def render_line(self, y: int) -> Strip:
@@ -149,7 +167,7 @@ class LineList(ScrollView, can_focus=True, inherit_bindings=False):
             return self.paint.strip([(f" {text}", "muted")], width, base)
         if row >= count:
             return Strip.blank(width, base)
-        return self.paint.strip(self.row_pieces(row, width), width, base, cursor=self.cursor_kind(row))
+        return self.paint.strip(self.row_pieces(row, self.room), width, base, cursor=self.cursor_kind(row))
 
     def cursor_kind(self, row: int) -> str:
         """How the row is marked: "focus", "rest" or not at all."""
@@ -158,8 +176,15 @@ class LineList(ScrollView, can_focus=True, inherit_bindings=False):
         return "focus" if self.has_focus else "rest"
 
     def base_style(self) -> Style:
-        """The widget's own background."""
-        return self.rich_style
+        """The widget's own background; kept, since working it out costs more than painting a row."""
+        if self._base is None:
+            self._base = self.rich_style
+        return self._base
+
+    def notify_style_update(self) -> None:
+        """Styles changed: the background is worked out again."""
+        self._base = None
+        super().notify_style_update()
 
     def _empty_lines(self, width: int) -> list[str]:
         from forge_tui.tui.text import wrap

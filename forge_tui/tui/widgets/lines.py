@@ -60,11 +60,11 @@ class Tabs(Line):
 
     def renew(self) -> None:
         """Read names, keys and state ("focus", "shown", "") again."""
-        pieces: list[Piece] = []
+        pieces: list[Piece] = [(" ", "text")]
         self._spans = []
-        at = 0
+        at = 1
         for pane, text, state in self._names():
-            label = f" {text} "
+            label = f"{text} "
             pieces.append((label, {"focus": "tab_focus", "shown": "strong"}.get(state, "muted")))
             self._spans.append((at, at + len(label), pane))
             at += len(label)

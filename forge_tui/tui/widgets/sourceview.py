@@ -122,11 +122,11 @@ class SourceView(LineList):
         width, gutter, base = self.size.width, self.number_width, self.base_style()
         kind = self.cursor_kind(row)
         left = round(self.scroll_x)
-        inner = max(0, width - gutter)
+        inner = max(0, width - gutter - 1)
         number = f"{row + 1:>{gutter - 1}} " if self._numbers else " "
         head = self.paint.strip([(number, "comment")], gutter, base, cursor=kind)
         pieces = self._lines[row]
         if self.needle and self.needle in self.row_text(row).lower():
             pieces = [(self.row_text(row), "hit")]
         body = Strip([Segment(text, base + self.paint.style(name)) for text, name in pieces])
-        return Strip.join([head, body.crop_extend(left, left + inner, base)])
+        return Strip.join([head, body.crop_extend(left, left + inner, base), Strip.blank(1, base)])
