@@ -35,6 +35,8 @@ _CXX_FLAGS = (
 _LINK_FLAGS = (
     # without the C runtime's start files nothing of ours runs at load, so any constructor found is the candidate's
     "-shared", "-nostdlib", "-Wl,-z,now", "-Wl,-z,relro", "-Wl,-z,noexecstack", "-Wl,--build-id=none",
+    # lets a candidate with destructors link, so that the inspection can say what is wrong with it
+    "-Wl,--defsym=__dso_handle=0",
     "-Wl,--as-needed", f"-Wl,--version-script={LINK_MAP}",
 )  # fmt: skip
 #: 177: the header declares constants that a kernel does not use

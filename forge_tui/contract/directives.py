@@ -22,6 +22,7 @@ MAX_LAUNCHES = 32
 _MAX_DECLARATION = 200
 _INT = re.compile(r"[+-]?(0[xX][0-9a-fA-F]{1,8}|[0-9]{1,10})", re.ASCII)
 _OPTION = re.compile(r"\s*([A-Za-z_]\w*)(?:\s*=(?!=)\s*)?", re.ASCII)
+_NEXT_OPTION = re.compile(r"[A-Za-z_]\w*\s*=(?!=)", re.ASCII)
 _WORDS = "tune, workspace and launch"
 
 
@@ -212,7 +213,7 @@ def _options(text: str, where: str) -> Iterator[tuple[str, str]]:
                 at += 1
             if depth:
                 raise ContractError(f"{where}: the parentheses of `{match[1]}` do not match.")
-            if at == start:
+            if at == start or _NEXT_OPTION.match(text, start):
                 raise ContractError(f"{where}: `{match[1]}` needs a value.")
         yield match[1], text[start:at]
 

@@ -28,6 +28,7 @@ _PRAGMA_REFUSED = re.compile(
 _SPECIFIERS_WITH_PARENS = word_set(
     "__align__ alignas __attribute__ __attribute decltype noexcept __launch_bounds__ __cluster_dims__ __declspec"
 )
+_TYPE_WORD = re.compile(r"(?!(?:return|else|do|case|goto|throw)$)[^\W\d]\w*|\*|&|::")
 _BEFORE_DECLARATION = frozenset(";{})]>,([:")
 _NO_STATE = "a kernel keeps no state between calls, so declare it `const` or `constexpr`, or put it into the workspace"
 
@@ -168,12 +169,12 @@ def _in_attribute(tokens: tuple[Token, ...], at: int) -> bool:
 
 def _check_state(code: tuple[Token, ...], language: Language) -> None:
     """Refuse what would outlive a call: static and namespace-scope variables that are not constants."""
+    seen = 0  # where the declaration looked at last ends
     for at, token in enumerate(code):
-        if token.text in ("static", "__device__", "__constant__") and token.kind == "name":
-            what = _variable(code, at)
-            if what is None:
+        if at >= seen and token.text in ("static", "__device__", "__constant__") and token.kind == "name":
+            words, name, seen = _variable(code, at)
+            if not name:
                 continue
-            words, name = what
             if token.text == "__constant__" or _constant(words):
                 continue
             if "__shared__" in words or (token.text == "__device__" and language == "cpp"):
@@ -182,8 +183,11 @@ def _check_state(code: tuple[Token, ...], language: Language) -> None:
             raise _refuse(token.line, shown, _NO_STATE)
 
 
-def _variable(code: tuple[Token, ...], at: int) -> tuple[list[str], str] | None:
-    """The declaration around a specifier as its words before the declarator's end and its name; None for functions."""
+def _variable(code: tuple[Token, ...], at: int) -> tuple[list[str], str, int]:
+    """The declaration around a word: its words up to the declarator's end, its name, and where that is.
+
+    The name is empty where a function or a type is declared.
+    """
     start = at
     while start > max(0, at - _MAX_DECLARATION) and code[start - 1].text not in _BEFORE_DECLARATION:
         start -= 1
@@ -195,7 +199,7 @@ def _variable(code: tuple[Token, ...], at: int) -> tuple[list[str], str] | None:
         token = code[index]
         text = token.text
         if text in ("operator", "struct", "class", "union", "enum") and depth == 0:
-            return None
+            break
         if text in _SPECIFIERS_WITH_PARENS and index + 1 < len(code) and code[index + 1].text == "(":
             index = _closing(code, index + 1)
         elif text == "<":
@@ -203,14 +207,14 @@ def _variable(code: tuple[Token, ...], at: int) -> tuple[list[str], str] | None:
         elif text in (">", ">>", ">>>"):
             depth = max(0, depth - len(text))
         elif depth == 0 and index > at and text in ("(", ")", "]", ">", ","):
-            return None
+            break
         elif depth == 0 and index > at and text in (";", "=", "[", "{"):
-            return (words, name) if name else None
+            return words, name, index
         elif depth == 0:
             words.append(text)
             name = text if token.kind == "name" else name
         index += 1
-    return None
+    return words, "", index
 
 
 def _closing(code: tuple[Token, ...], at: int) -> int:
@@ -235,13 +239,14 @@ def _constant(words: list[str]) -> bool:
 def declares_constant(source: Source, name: str) -> bool:
     """Whether the source declares a variable of this name, and each such declaration makes it a constant."""
     verdicts: list[bool] = []
-    for at, token in enumerate(source.code):
-        if token.text != name or at + 1 >= len(source.code) or source.code[at + 1].text not in ("=", "[", "{", ";"):
+    code = source.code
+    for at, token in enumerate(code[:-1]):
+        if token.text != name or code[at + 1].text not in ("=", "[", "{", ";"):
             continue
-        found = _variable(source.code, at)
-        # `name = 1;` and `name[i] = 1;` are uses: no type stands before the name
-        if found is not None and len(found[0]) > 1:
-            verdicts.append(_constant(found[0]))
+        words, found, _ = _variable(code, at)
+        # `name = 1;`, `a = name[i];` and `return name;` are uses: no type alone stands before the name
+        if found and len(words) > 1 and all(_TYPE_WORD.fullmatch(word) for word in words):
+            verdicts.append(_constant(words))
     return bool(verdicts) and all(verdicts)
 
 
