@@ -21,6 +21,7 @@ meta (
     schema_version INTEGER NOT NULL,
     written_by TEXT NOT NULL
 )
+
 sessions (
     id TEXT PRIMARY KEY,
     model TEXT NOT NULL,
@@ -33,6 +34,7 @@ sessions (
     updated_at REAL NOT NULL,
     elapsed_s REAL NOT NULL DEFAULT 0
 )
+
 leases (
     session_id TEXT PRIMARY KEY REFERENCES sessions (id),
     token TEXT NOT NULL,
@@ -41,12 +43,14 @@ leases (
     host TEXT NOT NULL,
     heartbeat_at REAL NOT NULL
 )
+
 profiles (
     session_id TEXT PRIMARY KEY REFERENCES sessions (id),
     model_ms REAL NOT NULL,
     overhead REAL NOT NULL,
     record TEXT NOT NULL
 )
+
 hotspots (
     session_id TEXT NOT NULL REFERENCES profiles (session_id),
     position INTEGER NOT NULL,
@@ -64,6 +68,7 @@ hotspots (
     reason TEXT NOT NULL,
     PRIMARY KEY (session_id, id)
 )
+
 targets (
     session_id TEXT NOT NULL REFERENCES profiles (session_id),
     id TEXT NOT NULL,
@@ -80,6 +85,7 @@ targets (
     record TEXT NOT NULL,
     PRIMARY KEY (session_id, id)
 )
+
 nodes (
     session_id TEXT NOT NULL REFERENCES sessions (id),
     id INTEGER NOT NULL,
@@ -101,6 +107,7 @@ nodes (
     FOREIGN KEY (session_id, parent) REFERENCES nodes (session_id, id),
     FOREIGN KEY (session_id, repairs) REFERENCES nodes (session_id, id)
 )
+
 evaluations (
     session_id TEXT NOT NULL,
     node_id INTEGER NOT NULL,
@@ -123,6 +130,7 @@ evaluations (
     PRIMARY KEY (session_id, node_id),
     FOREIGN KEY (session_id, node_id) REFERENCES nodes (session_id, id)
 )
+
 samples (
     session_id TEXT NOT NULL,
     node_id INTEGER NOT NULL,
@@ -132,6 +140,7 @@ samples (
     PRIMARY KEY (session_id, node_id, i),
     FOREIGN KEY (session_id, node_id) REFERENCES evaluations (session_id, node_id)
 )
+
 llm_calls (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     session_id TEXT NOT NULL REFERENCES sessions (id),
@@ -150,6 +159,7 @@ llm_calls (
     latency_s REAL NOT NULL,
     error TEXT NOT NULL
 )
+
 deployments (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     session_id TEXT NOT NULL REFERENCES sessions (id),
@@ -159,6 +169,7 @@ deployments (
     speedup REAL NOT NULL,
     record TEXT NOT NULL
 )
+
 decisions (
     deployment_id INTEGER NOT NULL REFERENCES deployments (id),
     position INTEGER NOT NULL,
@@ -169,6 +180,7 @@ decisions (
     record TEXT NOT NULL,
     PRIMARY KEY (deployment_id, position)
 )
+
 events (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     session_id TEXT NOT NULL REFERENCES sessions (id),
@@ -190,8 +202,8 @@ CREATE TRIGGER events_keep_delete BEFORE DELETE ON events BEGIN SELECT RAISE(ABO
 
 def first_layout(db: Any) -> None:
     """Every table of version 1."""
-    for table in _TABLES.strip().split("\n)\n"):
-        db.execute(f"CREATE TABLE {table.removesuffix(')').rstrip()}\n) {'STRICT' if _STRICT else ''}")
+    for table in _TABLES.strip().split("\n\n"):
+        db.execute(f"CREATE TABLE {table}{' STRICT' if _STRICT else ''}")
     for statement in _REST.strip().splitlines():
         db.execute(statement)
     db.execute("INSERT INTO meta (id, schema_version, written_by) VALUES (1, 1, ?)", [__version__])
