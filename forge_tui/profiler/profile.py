@@ -248,12 +248,13 @@ def _hotspots(
     for i, reason in observer.reason_of.items():
         reasons.setdefault(labels[i][:2], reason)
     whole = sum(selfs_us) or 1.0
-    return tuple(_hotspot(node, whole, targets, measured, reasons) for node in nodes)
+    refused = {key: group.reason for key, group in observer.groups.items()}
+    return tuple(_hotspot(node, whole, targets, measured, reasons, refused) for node in nodes)
 
 
 def _hotspot(
     node: Node, whole_us: float, targets: dict[str, Target], measured: dict[str, _Measured],
-    reasons: dict[tuple[str, str], str],
+    reasons: dict[tuple[str, str], str], refused: dict[str, str],
 ) -> Hotspot:  # fmt: skip
     item = measured.get(node.group or "")
     target = targets.get(node.group or "")
@@ -261,7 +262,8 @@ def _hotspot(
     if node.kind == "model":
         reason = "the whole model"
     elif target is None:
-        reason = item.group.reason if item else reasons.get((node.kind, node.name), "it returns no new tensor")
+        # a call without a group has the reason of its kind; one that another run did not make again has none
+        reason = refused.get(node.group or "") or reasons.get((node.kind, node.name), "it was not called again")
     return Hotspot(
         id=node.id, parent=node.parent, name=node.name, kind=node.kind, path=node.path, calls=node.calls,
         total_ms=node.total_us / 1e3, self_ms=node.self_us / 1e3, share=node.total_us / whole_us,

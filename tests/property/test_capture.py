@@ -116,10 +116,13 @@ def test_views_that_meet(data):
 
 
 def two_outputs(a, b, *, keep=True):
+    """Results of every kind."""
     return a + b, {"diff": [a - b], "a": a, "n": None, "keep": keep}
 
 
 class Affine(nn.Module):
+    """Parameter, buffer, attribute and child."""
+
     def __init__(self, factor: float):
         super().__init__()
         self.weight = nn.Parameter(torch.randn(3))
@@ -128,11 +131,13 @@ class Affine(nn.Module):
         self.inner = nn.LayerNorm(3)
 
     def forward(self, x, add=None):
+        """Affine, normalised, scaled."""
         y = self.inner(x * self.weight + self.offset) * self.factor
         return y if add is None else y + add
 
 
 def batch(draw, *shape):
+    """A batch of some size, contiguous, permuted or expanded."""
     lead = draw(st.integers(0, 4))
     x = torch.randn(lead, *shape) if draw(st.booleans()) else torch.randn(*shape, lead).movedim(-1, 0)
     return x.expand(lead, *shape) if not draw(st.booleans()) else torch.randn(1, *shape).expand(lead, *shape)
@@ -144,7 +149,7 @@ ZOO: dict[str, Any] = {
     "gelu": lambda draw: (F.gelu, (batch(draw, 3),), {"approximate": "tanh"}),
     "max_pool": lambda draw: (F.max_pool2d, (torch.randn(1, 2, 4, 4), 2), {}),
     "pad": lambda draw: (F.pad, (batch(draw, 3), [1, 2]), {"value": math.inf}),
-    "one_hot": lambda draw: (F.one_hot, (torch.tensor(draw(st.lists(st.integers(0, 4), max_size=5)), dtype=torch.int64), 5), {}),
+    "one_hot": lambda draw: (F.one_hot, (torch.arange(draw(st.integers(0, 5))), 5), {}),
     "zero_dim": lambda draw: (F.relu, (torch.tensor(-1.0),), {}),
     "bool": lambda draw: (F.relu, (torch.tensor([1, -2, 3], dtype=torch.int8),), {}),
     "mse": lambda draw: (F.mse_loss, (torch.randn(3), torch.randn(3)), {"reduction": "none"}),

@@ -1,8 +1,7 @@
 """Calls and results become signatures and back; readers accept the call of the signature and no other."""
 
 import math
-from collections import namedtuple
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import pytest
@@ -23,10 +22,16 @@ from forge_tui.models.calls import (
     take_outputs,
 )
 
-Point = namedtuple("Point", "x y")
+
+class Point(NamedTuple):
+    """A structure that is not restored."""
+
+    x: Any
+    y: Any
 
 
 def signature_of(fn, args, kwargs=None, module=None) -> tuple[Signature, list[torch.Tensor], Any]:
+    """Signature, tensors and result of a call."""
     kwargs = kwargs or {}
     with torch.no_grad():
         call = describe_call(fn, args, kwargs, module)
@@ -38,12 +43,14 @@ def signature_of(fn, args, kwargs=None, module=None) -> tuple[Signature, list[to
 
 
 def target_of(signature: Signature, qualname: str = "", kind: str = "function") -> Target:
+    """A target with this signature."""
     return Target(id="t", name="t", kind=kind, qualname=qualname, instances=("",) if kind == "module" else (),
                   signature=signature, calls=1, time_us=1, share=1, floor_us=1, bound="memory", headroom_ms=1,
                   bytes_moved=1, flops=0)  # fmt: skip
 
 
 def mixed(x, items, /, options, *rest, dim=-1, eps: float = 1e-5, mode="fast", **more):
+    """Every kind of parameter."""
     return (x + items[0]).to(options["dtype"]) * eps
 
 
@@ -190,6 +197,7 @@ class Tied(nn.Module):
         self.drop = nn.Dropout(0.5)
 
     def forward(self, x, out0=1):
+        """Twice through the tied weight."""
         return self.b(self.a(x)) * self.signed * self.stray * out0
 
 
@@ -308,6 +316,7 @@ def test_reader_and_gradients():
 
 
 def awkward(t0, /, m, *rest, default=ARGS, none=None, **more):
+    """Parameters named as a careless reader names its own."""
     return t0 + m[0] + rest[0]
 
 

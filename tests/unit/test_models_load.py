@@ -20,6 +20,7 @@ GOOD = HEAD + "def build():\n    return nn.Linear(4, 2), (torch.ones(3, 4),), {}
 
 
 def load(tmp_path: Path, text: str, name: str = "net.py", factory: str = "", dtype: str | None = None) -> LoadedModel:
+    """Load a model file with this text."""
     path = tmp_path / name
     path.write_text(text)
     return load_model(parse_model(f"{path}:{factory}" if factory else str(path), dtype), "cpu")
@@ -49,7 +50,8 @@ def test_build(tmp_path: Path):
 )
 def test_return_forms(tmp_path: Path, returned: str, args: int, kwargs: int, workload: bool):
     """Every documented return form is taken apart, and runs."""
-    loaded = load(tmp_path, HEAD + f"def build():\n    m, x = nn.Linear(4, 2), torch.ones(3, 4)\n    return {returned}\n")
+    text = f"def build():\n    m, x = nn.Linear(4, 2), torch.ones(3, 4)\n    return {returned}\n"
+    loaded = load(tmp_path, HEAD + text)
     assert (len(loaded.args), len(loaded.kwargs), loaded.workload is not None) == (args, kwargs, workload)
     once = loaded.module(torch.ones(3, 4))
     assert torch.allclose(loaded.run(), once * (2 if workload else 1))
@@ -85,7 +87,7 @@ def test_dtype_moves_floating_tensors_only(tmp_path: Path):
 
 
 def test_kernelbench_forms():
-    """A KernelBench file loads as it is: init inputs as a list, or as a list and keywords; inputs that are no tensors."""
+    """A KernelBench file loads as it is: init inputs with or without keywords, inputs that are no tensors."""
     plain = load_model(parse_model(str(FIXTURES / "kernelbench_plain.py")), "cpu")
     x, power = plain.args
     assert power == 1.5
@@ -152,19 +154,26 @@ def test_same_weights_in_two_processes():
 
 BAD = {
     "nothing in it": ("X = 1\n", "has no model: neither a build() function nor a class Model"),
-    "import raises": ("import torch\n\nraise KeyError('lost')\n", "Importing net.py failed (line 3 of net.py): KeyError: 'lost'."),
-    "missing package": ("import forge_no_such\n", "Importing net.py failed (line 1 of net.py): ModuleNotFoundError: No module named 'forge_no_such'."),
+    "import raises": ("import torch\n\nraise KeyError('lost')\n",
+                      "Importing net.py failed (line 3 of net.py): KeyError: 'lost'."),
+    "missing package": ("import forge_no_such\n",
+                        "failed (line 1 of net.py): ModuleNotFoundError: No module named 'forge_no_such'."),
     "syntax": ("def build(:\n", "Importing net.py failed (line 1 of net.py): SyntaxError: invalid syntax."),
     "exits": ("import sys\nsys.exit(3)\n", "Importing net.py failed (line 2 of net.py): SystemExit: 3."),
-    "build raises": ("def build():\n    x = 1\n    return x / 0\n", "build() failed (line 3 of net.py): ZeroDivisionError: division by zero."),
-    "returns None": ("def build():\n    pass\n", "build() in {path} returned None. It must return (module, args, kwargs)"),
+    "build raises": ("def build():\n    x = 1\n    return x / 0\n",
+                     "build() failed (line 3 of net.py): ZeroDivisionError: division by zero."),
+    "returns None": ("def build():\n    pass\n",
+                     "build() in {path} returned None. It must return (module, args, kwargs)"),
     "returns a tensor": ("import torch\ndef build():\n    return torch.ones(1)\n", "returned Tensor."),
     "wrong parts": (HEAD + "def build():\n    return nn.ReLU(), 3, 'x'\n", "returned (ReLU, int, str)."),
     "kwargs not by name": (HEAD + "def build():\n    return nn.ReLU(), (), {1: 2}\n", "returned (ReLU, tuple, dict)."),
     "no inputs": (HEAD + "def build():\n    return nn.ReLU()\n", "returned a module without inputs."),
     "no get_inputs": (HEAD + "class Model(nn.Module):\n    pass\n", "has a class Model but no get_inputs()"),
-    "bad init inputs": (HEAD + "class Model(nn.Module):\n    pass\ndef get_inputs():\n    return []\ndef get_init_inputs():\n    return 3\n", "get_init_inputs() in {path} returned int, not a list."),
-    "Model raises": (HEAD + "class Model(nn.Module):\n    def __init__(self):\n        raise ValueError('two\\nlines')\ndef get_inputs():\n    return []\n", "Model() failed (line 5 of net.py): ValueError: two lines."),
+    "bad init inputs": (HEAD + "class Model(nn.Module):\n    pass\ndef get_inputs():\n    return []\n"
+                        "def get_init_inputs():\n    return 3\n",
+                        "get_init_inputs() in {path} returned int, not a list."),
+    "Model raises": (HEAD + "class Model(nn.Module):\n    def __init__(self):\n"
+                     "        raise ValueError('two\\nlines')\ndef get_inputs():\n    return []\n", "Model() failed (line 5 of net.py): ValueError: two lines."),
     "out of memory": ("def build():\n    raise MemoryError\n", "build() failed: out of memory (line 2 of net.py)."),
     "build is no function": ("build = 3\n", "build in {path} is not a function."),
 }  # fmt: skip

@@ -1,0 +1,126 @@
+"""Targets are chosen by what they have to give, and named ones always."""
+
+import pytest
+
+from forge_tui.core.errors import ExitCode, UsageError
+from forge_tui.core.records import Device, Hotspot, KernelInput, KernelOutput, Profile, Signature, Target, TensorSpec
+from forge_tui.targets.select import choose
+
+MODEL_MS = 100.0
+
+
+def target(name: str, headroom_ms: float, *, calls: int = 4, flops: int = 0, size: int = 8) -> Target:
+    """A target of this much headroom."""
+    spec = TensorSpec(shape=(size,), dtype="float32", strides=(1,))
+    signature = Signature(
+        inputs=(KernelInput(name="x", spec=spec, source="arg", path="x"),),
+        outputs=(KernelOutput(name="out0", spec=spec),), scalars=(), call={}, result={},
+    )  # fmt: skip
+    return Target(id=f"id-{name}", name=name, kind="function", qualname=f"m:{name}", instances=(), signature=signature,
+                  calls=calls, time_us=1, share=0.1, floor_us=1, bound="memory", headroom_ms=headroom_ms,
+                  bytes_moved=1, flops=flops)  # fmt: skip
+
+
+def profile(targets: list[Target], tree: list[tuple[str, str | None, float]], torch: tuple[str, ...] = ()) -> Profile:
+    """A profile whose tree is (name, parent's name, headroom) under a root."""
+    ids = {"model": 0} | {name: i for i, (name, _, _) in enumerate(tree, 1)}
+    by_name = {t.name: t for t in targets}
+    spots = [Hotspot(id=0, parent=None, name="M", kind="model", path="", calls=1, total_ms=100, self_ms=0, share=1,
+                     reason="the whole model")]  # fmt: skip
+    for name, parent, headroom in tree:
+        item = by_name.get(name)
+        spots.append(Hotspot(id=ids[name], parent=ids[parent or "model"], name=name,
+                             kind="torch" if name in torch else "function", path="", calls=item.calls if item else 4,
+                             total_ms=headroom, self_ms=0, share=0.1, headroom_ms=headroom,
+                             target_id=item.id if item else None, reason="" if item else "it draws random numbers",
+                             ))  # fmt: skip
+    return Profile(device=Device(name="cpu", model="", arch=""), model_ms=MODEL_MS, overhead=1,
+                   hotspots=tuple(spots), targets=tuple(targets))  # fmt: skip
+
+
+def names(found: list[Target]) -> list[str]:
+    """The names, in order."""
+    return [t.name for t in found]
+
+
+def flat(*targets: Target) -> Profile:
+    """Targets side by side."""
+    return profile(list(targets), [(t.name, None, t.headroom_ms) for t in targets])
+
+
+def test_ranked_by_headroom_and_cut():
+    """The largest headroom comes first; what is under 0.3% of the model's time is left out; the list is cut."""
+    many = [target(f"t{i}", float(i + 1)) for i in range(9)]
+    assert names(choose(flat(*many, target("small", 0.29), target("enough", 0.31)))) == [
+        "t8", "t7", "t6", "t5", "t4", "t3"
+    ]  # fmt: skip
+    assert names(choose(flat(target("small", 0.29), target("enough", 0.31)))) == ["enough"]
+    assert names(choose(flat(*many), max_targets=2)) == ["t8", "t7"]
+
+
+def test_named_targets():
+    """Named targets are taken however small, ranked, without a cut or repeats."""
+    found = flat(target("a", 5.0), target("b", 0.1), target("c", 9.0))
+    assert names(choose(found, names=("b", "a", "b"), max_targets=1)) == ["a", "b"]
+
+
+def test_unknown_names():
+    """A name that is no target is a usage error with the names there are; a refused callable says why."""
+    found = profile([target("softmax", 5.0)], [("softmax", None, 5.0), ("dropout", None, 1.0)])
+    with pytest.raises(UsageError) as caught:
+        choose(found, names=("sofmax",))
+    assert str(caught.value) == (
+        "There is no target named 'sofmax'. Did you mean softmax? The targets are: softmax."
+    )
+    assert caught.value.exit_code == ExitCode.USAGE
+    with pytest.raises(UsageError, match="dropout is no target: it draws random numbers"):
+        choose(found, names=("dropout",))
+    with pytest.raises(UsageError, match="The targets are: none"):
+        choose(flat(), names=("x",))
+
+
+def test_containers_count_what_their_insides_leave():
+    """A layer with matrix work is not ranked by its norms' headroom; a plain function keeps its own."""
+    targets = [
+        target("Layer", 50.0, flops=10, size=2), target("norm", 30.0), target("attend", 15.0, size=3),
+        target("softmax", 10.0, size=4),
+    ]  # fmt: skip
+    tree = [("Layer", None, 50.0), ("norm", "Layer", 30.0), ("attend", "Layer", 15.0), ("softmax", "attend", 10.0)]
+    assert names(choose(profile(targets, tree))) == ["norm", "attend", "softmax", "Layer"]
+
+
+def test_matrix_work_is_discounted():
+    """A vendor's matrix product ranks below memory-bound work of the same headroom."""
+    assert names(choose(flat(target("matmul", 12.0, flops=5), target("norm", 8.0)))) == ["norm", "matmul"]
+    assert names(choose(flat(target("matmul", 80.0, flops=5), target("norm", 8.0)))) == ["matmul", "norm"]
+
+
+def test_many_matrix_products_are_no_single_kernel():
+    """A callable with more than three matrix products inside is chosen only by name."""
+    targets = [target("MLP", 20.0, flops=5), target("Block", 40.0, flops=5)]
+    tree = [("MLP", None, 20.0), *[(f"torch.matmul{i}", "MLP", 0.0) for i in range(3)], ("Block", None, 40.0),
+            *[(f"torch.bmm{i}", "Block", 0.0) for i in range(4)]]  # fmt: skip
+    spots = tuple(f"torch.{kind}{i}" for kind in ("matmul", "bmm") for i in range(4))
+    found = profile(targets, tree, torch=spots)
+    renamed = [
+        Hotspot(**{f: getattr(h, f) for f in h.__struct_fields__ if f != "name"}, name=h.name.rstrip("0123456789"))
+        for h in found.hotspots
+    ]
+    found = Profile(device=found.device, model_ms=MODEL_MS, overhead=1, hotspots=tuple(renamed), targets=found.targets)
+    assert names(choose(found)) == ["MLP"]
+    assert names(choose(found, names=("Block",))) == ["Block"]
+
+
+def test_wrappers_count_once():
+    """A module that only passes its tensors on and what it calls are one target; the one with more calls is kept."""
+    tree = [("Outer", None, 10.0), ("inner", "Outer", 9.8)]
+    assert names(choose(profile([target("Outer", 10.0), target("inner", 9.8)], tree))) == ["Outer"]
+    assert names(choose(profile([target("Outer", 10.0), target("inner", 20.0, calls=8)], tree))) == ["inner"]
+    assert names(choose(profile([target("Outer", 10.0, size=9), target("inner", 9.8)], tree))) == ["Outer", "inner"]
+    linear = [target("Linear", 40.0, flops=3), target("F.linear", 39.9, flops=3)]
+    assert names(choose(profile(linear, [("Linear", None, 40.0), ("F.linear", "Linear", 39.9)]))) == ["Linear"]
+
+
+def test_no_targets():
+    """A model with nothing to give has no targets to search."""
+    assert choose(flat()) == []
