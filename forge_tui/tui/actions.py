@@ -10,7 +10,7 @@ Scope = Literal["app", "main", "list", "tree", "pick", "confirm"]
 _NAMES = {
     "question_mark": "?", "colon": ":", "slash": "/", "full_stop": ".", "minus": "-", "equals_sign": "=",
     "left_square_bracket": "[", "right_square_bracket": "]", "escape": "esc", "pagedown": "PgDn", "pageup": "PgUp",
-    "home": "Home", "end": "End", "backspace": "bksp",
+    "home": "Home", "end": "End", "backspace": "bksp", "shift+tab": "S-tab",
 }  # fmt: skip
 
 
@@ -115,7 +115,7 @@ BY_ID: dict[str, Action] = {action.id: action for action in ACTIONS}
 
 
 def footer_for(pane: str, *, live: bool) -> list[Action]:
-    """The six to eight actions that the footer shows for a pane, in order."""
+    """The actions that the footer shows for a pane, at most nine; the last two are the ways to help and out."""
     wanted = {
         "hotspots": ("list.enter", "node.toggle", "target.next"),
         "tree": ("list.enter", "node.toggle", "tree.best", "tree.follow", "tree.next_failed"),
@@ -126,8 +126,8 @@ def footer_for(pane: str, *, live: bool) -> list[Action]:
     }.get(pane, ())
     common = ["pane.zoom", "search.start"] if pane != "telemetry" else ["pane.next", "pane.zoom"]
     if live:
-        common.append("run.pause")
-    return [BY_ID[name] for name in (*wanted, *common, "help.show", "view.back")][:9]
+        common.insert(1, "run.pause")
+    return [BY_ID[name] for name in (*(*wanted, *common)[:7], "help.show", "view.back")]
 
 
 def for_scope(*scopes: str) -> list[Action]:

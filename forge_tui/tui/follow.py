@@ -32,7 +32,7 @@ _POLL_S = 0.1
 _SLOW_POLL_S = 1.0
 _ONE_BY_ONE = 64
 """With more changed nodes than this at once, whole targets are read again."""
-_MAX_EVENTS = 2000
+_MAX_EVENTS = 5000
 
 
 class Follower:
@@ -120,9 +120,14 @@ class Follower:
 
     def _run(self) -> None:
         while not self._stop.is_set():
-            self.poll()
+            try:
+                self.poll()
+            except Exception as error:  # noqa: BLE001 - a silent end of this thread would freeze the screen's data
+                self._fault(f"A bug while reading the workspace: {type(error).__name__}: {error}")
             self._wake.wait(_POLL_S)
             self._wake.clear()
+        if self._view is not None:
+            self._view.close()
 
     def _round(self) -> None:
         if self._view is None:
@@ -152,7 +157,7 @@ class Follower:
             except queue.Empty:
                 break
             if kind == "attach":
-                self._begin(str(value))
+                self._begin(_full_id(view, str(value)))
             elif isinstance(value, int):
                 source_of = value  # only the newest one is still on the screen
         if source_of is not None and self._session is not None:
@@ -169,7 +174,7 @@ class Follower:
 
     def _read_session(self, view: ViewSource, session: str) -> None:
         self._put(SessionRead(view.session(session)))
-        events = tuple(view.events(session, self._last_event))
+        events = self._new_events(view, session)
         kinds = {event.kind for event in events}
         first = not self._backlog_done
         if not self._profiled or Kind.PROFILED in kinds or Kind.TARGET_OPENED in kinds:
@@ -186,8 +191,17 @@ class Follower:
                 self._put(DeploymentRead(deployment))
         if events:
             self._put(EventsRead(events[-_MAX_EVENTS:], live=not first))
-            self._last_event = events[-1].id
         self._backlog_done = True
+
+    def _new_events(self, view: ViewSource, session: str) -> tuple[Event, ...]:
+        """Every event since the last one; the store gives them in portions."""
+        found: list[Event] = []
+        after = self._last_event
+        while portion := view.events(session, after):
+            found += portion
+            after = portion[-1].id
+        self._last_event = after
+        return tuple(found)
 
     def _read_profile(self, view: ViewSource, session: str) -> None:
         hotspots = tuple(view.hotspots(session))
@@ -210,3 +224,11 @@ class Follower:
             for node in view.nodes(session, target)
             if node.id in touched
         ]
+
+
+def _full_id(view: ViewSource, session: str) -> str:
+    """The whole id where only its beginning was given; an unknown one stays, so that its fault is told."""
+    try:
+        return view.session(session).id
+    except ForgeError:
+        return session

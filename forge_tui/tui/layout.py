@@ -21,8 +21,6 @@ class Plan:
     too_small: bool = False
     left: tuple[str, ...] = ()
     right: tuple[str, ...] = ()
-    tabs: bool = False
-    """Whether a line of tabs is needed, because not every pane is on the screen."""
     stacked: bool = False
     """One column: what is right in a wide terminal is below."""
 
@@ -51,16 +49,16 @@ def plan(width: int, height: int, wish: Wish) -> Plan:
     if wish.zoomed or (height < 20 and width < 120):
         alone = (wish.focused,)
         at_left = wish.focused in LEFT
-        return Plan(left=alone if at_left else (), right=() if at_left else alone, tabs=True, stacked=True)
+        return Plan(left=alone if at_left else (), right=() if at_left else alone, stacked=True)
     main = "result" if wish.lower == "result" else "kernel"
     if width >= 120:
         if height >= 34:
             return Plan(left=LEFT, right=(main, "telemetry", "events"))
-        return Plan(left=(wish.upper,), right=(wish.lower,), tabs=True)
+        return Plan(left=(wish.upper,), right=(wish.lower,))
     if height >= 44:
         last = "events" if wish.lower == "events" else "telemetry"
-        return Plan(left=LEFT, right=(main, last), tabs=True, stacked=True)
-    return Plan(left=(wish.upper,), right=(wish.lower,), tabs=True, stacked=True)
+        return Plan(left=LEFT, right=(main, last), stacked=True)
+    return Plan(left=(wish.upper,), right=(wish.lower,), stacked=True)
 
 
 def after_focus(wish: Wish, pane: str) -> Wish:

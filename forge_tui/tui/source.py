@@ -15,7 +15,7 @@ class ViewSource(Protocol):
         """Every session."""
 
     def session(self, session_id: str) -> SessionInfo:
-        """One session."""
+        """One session, by its id or the beginning of it."""
 
     def profile(self, session_id: str) -> Profile | None:
         """The profile, once there is one."""
@@ -33,13 +33,16 @@ class ViewSource(Protocol):
         """One node with its source."""
 
     def events(self, session_id: str, after: int = 0) -> Sequence[Event]:
-        """Events with a higher id, oldest first."""
+        """Events with a higher id, oldest first; perhaps not all at once."""
 
     def deployment(self, session_id: str) -> Deployment | None:
         """The in-model gate's result, once there is one."""
 
     def data_version(self) -> int:
         """A number that differs after another process wrote."""
+
+    def close(self) -> None:
+        """Let go of the file."""
 
 
 OpenSource = Callable[[], ViewSource | None]

@@ -33,6 +33,8 @@ from forge_tui.tui.updates import (
 LIVE_STATES = frozenset({"starting", "profiling", "searching", "deploying"})
 STALE_S = 15.0
 """A heartbeat older than this means that no engine is at work."""
+DIED_S = 4.0
+"""The same where the store already knows that the engine's process is no more."""
 MAX_EVENTS = 5000
 PAUSE_TEXTS = {"Paused.": True, "Going on.": False}
 """What the engine logs when it was told so, by any screen."""
@@ -197,8 +199,10 @@ class SessionView:
         """Whether the session should be running and no engine has been heard for a while."""
         if self.info is None or not self.live:
             return False
-        heard = max(self.info.heartbeat_at, self.info.updated_at, self.info.created_at)
-        return now - heard > STALE_S
+        info = self.info
+        silent = now - max(info.heartbeat_at, info.updated_at, info.created_at)
+        died = info.engine_pid == 0 and info.heartbeat_at > 0
+        return silent > (DIED_S if died else STALE_S)
 
     def elapsed_s(self, now: float) -> float:
         """Engine time so far; goes on between heartbeats while the engine lives."""

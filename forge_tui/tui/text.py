@@ -24,6 +24,8 @@ def _shown(char: str, wide: bool) -> str:
     if category in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"):
         # controls, bidirectional overrides, zero-width joiners, surrogates: seen, not obeyed
         return "\ufffd"
+    if category == "Zs":
+        return " "
     if category in ("Mn", "Me"):
         return ""
     width = cell_len(char)

@@ -138,7 +138,7 @@ def parse(data: Mapping[str, object], file: Path) -> tuple[ForgeTheme | None, li
             elif not isinstance(value, str) or not _is_color(value):
                 errors.append(f"{section}.{key} is no colour: {value!r}")
             else:
-                colors[key] = Color.parse(value).hex6
+                colors[key] = Color.parse(value).hex6.lower()
     if errors:
         return None, errors
     return ForgeTheme(name=name, dark=dark, colors=colors, path=str(file)), []

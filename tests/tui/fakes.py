@@ -1,5 +1,7 @@
 """A session made by hand, and a view of it in memory."""
 
+# ruff: noqa: D102, D103 - small helpers and checks say by their names what they do
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -10,8 +12,8 @@ import msgspec
 from forge_tui.core.errors import UsageError
 from forge_tui.core.events import Kind
 from forge_tui.core.records import (
-    Deployment,
     DeployDecision,
+    Deployment,
     Device,
     Edge,
     Evaluation,
@@ -69,6 +71,7 @@ class FakeView:
         self.deployments: dict[str, Deployment] = {}
         self.version = 1
         self.fault: Exception | None = None
+        self.closed = False
 
     # ---- ViewSource
 
@@ -99,7 +102,7 @@ class FakeView:
         return self.node_lists[session_id][node_id]
 
     def events(self, session_id: str, after: int = 0) -> Sequence[Event]:
-        return [e for e in self.event_lists.get(session_id, []) if e.id > after]
+        return [e for e in self.event_lists.get(session_id, []) if e.id > after][:10]
 
     def deployment(self, session_id: str) -> Deployment | None:
         return self.deployments.get(session_id)
@@ -108,6 +111,9 @@ class FakeView:
         if self.fault is not None:
             raise self.fault
         return self.version
+
+    def close(self) -> None:
+        self.closed = True
 
     # ---- changes
 

@@ -9,7 +9,8 @@ from forge_tui.core.paths import Workspace
 from forge_tui.tui import themes
 from forge_tui.tui.app import ForgeApp
 from forge_tui.tui.glyphs import UNICODE
-from tests.tui.fakes import NOW, FakeFeed, FakeView, waves
+
+from .fakes import NOW, FakeFeed, FakeView, waves
 
 SHIPPED = themes.load(themes.folders({"XDG_CONFIG_HOME": "/nonexistent"}))
 

@@ -60,7 +60,8 @@ GPU_MEASURES = (
             lambda _: 2500.0),
 )  # fmt: skip
 HOST_MEASURES = (
-    Measure("cpu", "cpu_percent", lambda s: _said(s, "cpu_percent", f"% of {s.get('cores', '?')} cores"), lambda _: 100.0),
+    Measure("cpu", "cpu_percent", lambda s: _said(s, "cpu_percent", f"% of {s.get('cores', '?')} cores"),
+            lambda _: 100.0),
     Measure("memory", "memory_used", lambda s: _part(s, "memory_used", "memory_total", size_bytes),
             lambda s: _number(s, "memory_total") or 1.0),
 )  # fmt: skip

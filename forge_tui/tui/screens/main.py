@@ -115,7 +115,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
         self.body.display = not self.plan.too_small
         self.status.display = not self.plan.too_small
         self.small.display = self.plan.too_small
-        self.tabs.display = self.plan.tabs
+        self.tabs.display = not self.plan.too_small
         self.footer.display = not self.plan.too_small and not self.search.display
         self.set_class(self.plan.stacked, "-stacked")
         self.set_class(len(self.plan.right) > 1, "-shared")

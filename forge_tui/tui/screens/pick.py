@@ -33,8 +33,8 @@ class Choice:
     """A line that only divides; it cannot be chosen."""
 
     def matches(self, words: list[str]) -> bool:
-        """Whether every word is in what is shown."""
-        shown = f"{self.text} {self.hint}".lower()
+        """Whether every word is in what is shown or returned."""
+        shown = f"{self.value} {self.text} {self.hint}".lower()
         return all(word in shown for word in words)
 
 

@@ -15,7 +15,6 @@ from textual.strip import Strip
 from forge_tui.tui.keys import bindings_for
 from forge_tui.tui.paint import Paint, Piece
 
-
 _STEP = 64
 
 
@@ -149,8 +148,7 @@ class LineList(ScrollView, can_focus=True, inherit_bindings=False):
 
     @property
     def room(self) -> int:
-        """Cells for a row's content. One column is always kept for the scroll bar, so that rows do not jump when
-        it appears."""
+        """Cells for a row's content; one column is kept for the scroll bar, so that rows do not jump for it."""
         return max(1, self.size.width - 1)
 
     # ---- painting
