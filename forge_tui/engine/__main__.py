@@ -53,6 +53,7 @@ async def _engine(workspace: Workspace, request: dict[str, Any], ready: int) -> 
         session = _session(store, workspace, request)
         store.acquire(session.id, os.getpid())
         try:
+            store.set_options(session.id, session.options)
             rooms = WorkerRooms(session.options, workspace, session.id)
             with contextlib.closing(Reader.open(workspace)) as reader:
                 engine = Engine(store, reader, session, rooms)
@@ -107,7 +108,6 @@ def _session(store: Store, workspace: Workspace, request: dict[str, Any]) -> Ses
             )
     if wider:
         session = msgspec.structs.replace(session, options=msgspec.structs.replace(session.options, **wider))
-        store.set_options(session.id, session.options)
     return session
 
 

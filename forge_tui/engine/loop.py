@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from forge_tui.core.errors import EnvironmentFault, ForgeError, UsageError
+from forge_tui.core.errors import EnvironmentFault, ExitCode, ForgeError, UsageError
 from forge_tui.core.events import Kind
 from forge_tui.core.ports import Compiler, Evaluator, Proposer
 from forge_tui.core.records import (
@@ -86,7 +86,9 @@ class Engine:
             self._fail(error)
             raise
         except Exception as error:
-            self._fail(ForgeError(f"{type(error).__name__}: {error}", "This is a bug; the log has the details."))
+            bug = ForgeError(f"{type(error).__name__}: {error}", "This is a bug; the engine's log has the details.",
+                             exit_code=ExitCode.BUG)  # fmt: skip
+            self._fail(bug)
             raise
         finally:
             heartbeat.cancel()

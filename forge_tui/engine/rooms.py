@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from forge_tui.core.errors import EnvironmentFault
 from forge_tui.core.paths import Workspace
 from forge_tui.core.ports import Compiler, Evaluator, Proposer
 from forge_tui.core.records import DeployDecision, Deployment, Device, ModelSpec, Profile, RunOptions, Winner
@@ -59,10 +60,13 @@ class WorkerRooms:
         """See `Rooms`."""
         from forge_tui.compiler import toolchain
 
-        if self.options.device.startswith("cuda"):
-            toolchain.find_cuda()
-        else:
+        if not self.options.device.startswith("cuda"):
             toolchain.find_gxx()
+            return
+        try:
+            toolchain.find_nvcc()
+        except EnvironmentFault:
+            toolchain.find_nvrtc()
 
     async def describe_device(self) -> Device:
         """See `Rooms`."""

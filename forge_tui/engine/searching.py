@@ -54,7 +54,8 @@ class SearchPhase:
         self._cost_usd = cost_usd
         self._next_id = store.next_node_id(session)
         self._calling: set[asyncio.Task[Any]] = set()
-        self._infra_in_a_row = 0
+        #: failures in a row that are nobody's verdict: of providers, of evaluations
+        self._infra_in_a_row = {"proposal": 0, "evaluation": 0}
         self._reasons = reasons_not_searched
         self._running: set[asyncio.Task[None]] = set()
         self._wake = asyncio.Event()
@@ -128,7 +129,7 @@ class SearchPhase:
             return f"The budget of ${options.max_usd:.2f} is spent."
         if not self._proposers:
             return self._reasons or "No proposer is left."
-        if self._infra_in_a_row >= INFRA_LIMIT:
+        if max(self._infra_in_a_row.values()) >= INFRA_LIMIT:
             return f"The last {INFRA_LIMIT} attempts failed for reasons outside the kernels: {self._reasons}"
         return ""
 
@@ -199,7 +200,7 @@ class SearchPhase:
         if proposal.source is None or node_id is None:
             self._failed_proposal(step, proposal)
             return None
-        self._infra_in_a_row = 0
+        self._infra_in_a_row["proposal"] = 0
         node = Node(
             id=node_id, target_id=step.target_id, parent=step.parent, edge=step.edge, proposer=step.proposer,
             source=proposal.source, language=self._device.language, idea=proposal.idea, family=proposal.family,
@@ -218,7 +219,7 @@ class SearchPhase:
             "drop": msgspec.to_builtins(drop),
         })  # fmt: skip
         if proposal.infra:
-            self._infra_in_a_row += 1
+            self._infra_in_a_row["proposal"] += 1
             self._reasons = f"{step.proposer}: {proposal.failure}"
         if proposal.fatal:
             self._proposers.pop(step.proposer, None)
@@ -235,9 +236,11 @@ class SearchPhase:
                 break
             text = f"Node {node.id}: {evaluation.reason}"
             self._store.event(self._session, Kind.LOG, {"level": "warning", "text": text})
-        self._infra_in_a_row = self._infra_in_a_row + 1 if evaluation.verdict is Verdict.INFRA else 0
         if evaluation.verdict is Verdict.INFRA:
+            self._infra_in_a_row["evaluation"] += 1
             self._reasons = evaluation.reason
+        else:
+            self._infra_in_a_row["evaluation"] = 0
         self._fold_evaluation(node.id, evaluation)
 
     def _fold_evaluation(self, node_id: int, evaluation: Evaluation) -> None:

@@ -16,7 +16,7 @@ from forge_tui.cli import output
 from forge_tui.cli.progress import ProgressLines
 from forge_tui.core.errors import ExitCode, ForgeError, UsageError
 from forge_tui.core.paths import Workspace, workspace_for
-from forge_tui.core.records import RunOptions, RunReport, StartKernel
+from forge_tui.core.records import Language, RunOptions, RunReport, StartKernel
 from forge_tui.engine.client import EngineProcess, start_engine
 from forge_tui.models.spec import parse_model
 from forge_tui.report.build import run_report
@@ -104,7 +104,7 @@ def read_start(path: Path, device: str) -> StartKernel:
     """
     target, _, name = str(path).rpartition("=")
     file = Path(name)
-    language = "cuda" if device.startswith("cuda") else "cpp"
+    language: Language = "cuda" if device.startswith("cuda") else "cpp"
     if file.suffix not in ((".cu",) if language == "cuda" else (".cpp", ".cc", ".cxx")):
         raise UsageError(f"{file} is not a kernel for {device}.", "CUDA kernels end in .cu, CPU kernels in .cpp.")
     try:

@@ -1,0 +1,326 @@
+"""Whole sessions through the engine and the real store, on a simulated landscape in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections import Counter
+
+import msgspec
+import pytest
+
+from forge_tui.core.errors import EnvironmentFault, ModelError
+from forge_tui.core.events import Kind
+from forge_tui.core.paths import Workspace
+from forge_tui.core.ports import TargetCheck
+from forge_tui.core.records import (
+    Built,
+    DeployDecision,
+    Deployment,
+    Device,
+    Evaluation,
+    LaunchPlan,
+    LlmCall,
+    ModelSpec,
+    Node,
+    Profile,
+    Proposal,
+    RunOptions,
+    StartKernel,
+    Verdict,
+)
+from forge_tui.engine.loop import Engine
+from forge_tui.search.landscape import Design, Landscape
+from forge_tui.search.simulate import DEVICE, SimulatedEvaluator, SimulatedProposer, target, write
+from forge_tui.store.reader import Reader
+from forge_tui.store.writer import Store
+
+TARGETS = [target("norm", time_us=400.0, floor_us=40.0, share=0.4), target("softmax", share=0.3)]
+OPTIONS = RunOptions(model=ModelSpec(text="sim.py", path="/sim.py"), device="cpu", workspace="",
+                     proposers=("simulated",), max_evaluations=14, seed=3)  # fmt: skip
+
+
+class FakeRooms:
+    """Rooms without processes; counts what was asked of them."""
+
+    def __init__(self, **behaviour):
+        self.land = {t.id: Landscape(i + 1) for i, t in enumerate(TARGETS)}
+        self.behaviour = behaviour
+        self.device = behaviour.get("device", DEVICE)
+        self.asked = Counter()
+        self.sources = {}
+        self.evaluated = Counter()
+        self.winners = []
+        self.on_evaluate = behaviour.get("on_evaluate", lambda count: None)
+
+    def check_tools(self):
+        if "tools" in self.behaviour:
+            raise self.behaviour["tools"]
+
+    async def describe_device(self):
+        return self.device
+
+    async def profile(self):
+        self.asked["profile"] += 1
+        if "profile" in self.behaviour:
+            raise self.behaviour["profile"]
+        return Profile(device=self.device, model_ms=2.0, overhead=1.1, hotspots=(), targets=tuple(TARGETS))
+
+    def compiler(self, device):
+        return self
+
+    async def build(self, target, source, tunables):
+        sha256 = hashlib.sha256(f"{source}{sorted(tunables.items())}".encode()).hexdigest()
+        self.sources[sha256] = (source, tunables)
+        return Built(path="", sha256=sha256, language="cpp", plan=LaunchPlan(), compile_s=0.0)
+
+    def evaluator(self, device):
+        return self
+
+    async def open(self, target):
+        self.asked["open"] += 1
+        return TargetCheck(usable=True, eager_us=target.time_us)
+
+    async def evaluate(self, target, built, seed):
+        self.asked["evaluate"] += 1
+        self.on_evaluate(self.asked["evaluate"])
+        await asyncio.sleep(0)
+        if self.behaviour.get("infra"):
+            return Evaluation(verdict=Verdict.INFRA, reason="The judge fell over.")
+        source, tunables = self.sources[built.sha256]
+        self.evaluated[target.id, built.sha256] += 1
+        node = Node(id=1, target_id=target.id, parent=None, edge="draft", proposer="x", source=source, language="cpp",
+                    tunables=tunables)  # fmt: skip
+        found = SimulatedEvaluator(self.land).judge(node, target.time_us)
+        return msgspec.structs.replace(found, sha256=built.sha256)
+
+    async def close(self):
+        pass
+
+    def proposer(self, name):
+        return self.behaviour.get("proposer") or CountedProposer(self.land, self.asked)
+
+    async def deploy(self, device, winners, on_progress):
+        self.winners = list(winners)
+        decisions = tuple(DeployDecision(target_id=w.target.id, node_id=w.node_id, deployed=True) for w in winners)
+        for decision in decisions:
+            on_progress("decided", decision)
+        return Deployment(baseline_ms=2.0, deployed_ms=1.0, speedup=2.0, speedup_ci=(1.9, 2.1), max_abs_error=0.0,
+                          rms_error=0.0, within_tolerance=True, decisions=decisions)  # fmt: skip
+
+
+class CountedProposer(SimulatedProposer):
+    """Counts its calls, each of which costs 25 cents."""
+
+    def __init__(self, land, asked):
+        super().__init__(land)
+        self._asked = asked
+
+    async def propose(self, task):
+        self._asked["propose"] += 1
+        await asyncio.sleep(0)
+        call = LlmCall(model="m", prompt="p", reply="r", cost_usd=0.25, priced=True)
+        return msgspec.structs.replace(self.write(task), call=call)
+
+
+class Session:
+    """A workspace with one session, and engines on it."""
+
+    def __init__(self, folder):
+        self.workspace = Workspace(folder)
+        self.workspace.prepare()
+        self.id = None
+
+    async def run(self, rooms, options=OPTIONS, meanwhile=None):
+        """One engine on the session from start to end."""
+        store = Store.open(self.workspace)
+        try:
+            if self.id is None:
+                self.id = store.create_session(options).id
+            reader = Reader.open(self.workspace)
+            info = reader.session(self.id)
+            store.acquire(self.id, 1)
+            engine = Engine(store, reader, msgspec.structs.replace(info, options=options), rooms)
+            if meanwhile is not None:
+                meanwhile(engine)
+            async with asyncio.timeout(60):
+                await engine.run()
+        finally:
+            store.release(self.id)
+            store.close()
+
+    @property
+    def reader(self):
+        return Reader.open(self.workspace)
+
+    def tree(self):
+        """Nodes as (id, target, parent, edge, verdict)."""
+        return [(n.id, n.target_id, n.parent, n.edge, n.evaluation and n.evaluation.verdict)
+                for n in self.reader.nodes(self.id)]  # fmt: skip
+
+
+@pytest.fixture
+def session(tmp_path):
+    """An empty workspace."""
+    return Session(tmp_path / ".forge")
+
+
+async def test_a_session_goes_from_profile_to_deployment(session):
+    """Every candidate has a verdict, the fastest of each target are deployed, and the report says so."""
+    rooms = FakeRooms()
+    await session.run(rooms)
+    info = session.reader.session(session.id)
+    assert info.state == "done"
+    assert info.stop_reason == "All 14 evaluations are used up."
+    nodes = session.reader.nodes(session.id)
+    assert len(nodes) == 14
+    assert all(node.evaluation is not None for node in nodes)
+    for winner in rooms.winners:
+        rivals = [n for n in nodes if n.target_id == winner.target.id and n.evaluation.verdict is Verdict.FASTER]
+        best = max(rivals, key=lambda n: n.evaluation.speedup)
+        assert (winner.node_id, winner.built.sha256) == (best.id, best.evaluation.sha256)
+    from forge_tui.report.build import run_report
+
+    report = run_report(session.reader, session.id)
+    assert (report.speedup, report.baseline_ms, report.evaluations) == (2.0, 2.0, 14)
+    assert report.cost_usd == pytest.approx(0.25 * rooms.asked["propose"])
+
+
+async def test_a_stopped_session_goes_on_where_it_was(session):
+    """After a stop the resumed session profiles nothing, evaluates nothing twice, and ends with its whole budget."""
+    first = FakeRooms()
+    engines = []
+    first.on_evaluate = lambda count: engines[0].ask_stop() if count == 5 else None
+    await session.run(first, meanwhile=engines.append)
+    info = session.reader.session(session.id)
+    assert (info.state, info.stop_reason) == ("interrupted", "Stopped by request.")
+    done = {n.id: n.evaluation for n in session.reader.nodes(session.id) if n.evaluation is not None}
+    assert 4 <= len(done) < 14
+    second = FakeRooms()
+    await session.run(second)
+    nodes = session.reader.nodes(session.id)
+    assert session.reader.session(session.id).state == "done"
+    assert len(nodes) == 14
+    assert all(n.evaluation == done[n.id] for n in nodes if n.id in done)
+    assert second.asked["profile"] == 0
+    assert first.asked["propose"] + second.asked["propose"] == sum(n.edge != "tune" for n in nodes)
+    both = first.evaluated + second.evaluated
+    assert all(both[key] == 1 for key in both if key[1] in {e.sha256 for e in done.values()})
+
+
+async def test_a_candidate_in_flight_at_a_kill_is_evaluated_and_not_paid_again(session):
+    """A node without a verdict keeps its source: the next engine evaluates it and asks nobody for it."""
+    rooms = FakeRooms()
+    await session.run(rooms, options=msgspec.structs.replace(OPTIONS, max_evaluations=1))
+    store = Store.open(session.workspace)
+    store.acquire(session.id, 1)
+    store.set_state(session.id, "interrupted")
+    source = session.reader.nodes(session.id)[0].source.replace("quality=", "quality=-0", 1)
+    lost = Node(id=2, target_id=TARGETS[0].id, parent=None, edge="draft", proposer="simulated", language="cpp",
+                source=source, key="k")  # fmt: skip
+    store.add_node(session.id, lost)
+    store.release(session.id)
+    store.close()
+    again = FakeRooms()
+    await session.run(again, options=msgspec.structs.replace(OPTIONS, max_evaluations=2))
+    nodes = session.reader.nodes(session.id)
+    assert [n.id for n in nodes] == [1, 2]
+    assert nodes[1].evaluation is not None
+    assert again.asked["propose"] == 0
+
+
+async def test_the_same_seed_gives_the_same_tree(tmp_path):
+    """Two sessions of one seed have equal trees; another seed has another."""
+    trees = []
+    for name, seed in (("a", 3), ("b", 3), ("c", 4)):
+        session = Session(tmp_path / name)
+        await session.run(FakeRooms(), options=msgspec.structs.replace(OPTIONS, seed=seed))
+        trees.append(session.tree())
+    assert trees[0] == trees[1]
+    assert trees[0] != trees[2]
+
+
+async def test_the_money_limit_holds(session):
+    """At 25 cents a call, a budget of one dollar buys four calls and the ones that were in flight."""
+    rooms = FakeRooms()
+    await session.run(rooms, options=msgspec.structs.replace(OPTIONS, max_usd=1.0, max_evaluations=100))
+    info = session.reader.session(session.id)
+    assert info.stop_reason == "The budget of $1.00 is spent."
+    assert 4 <= rooms.asked["propose"] <= 8
+    assert info.cost_usd == pytest.approx(0.25 * rooms.asked["propose"])
+
+
+@pytest.mark.parametrize(("where", "error", "code"), [
+    ("profile", ModelError("The model's forward raised ValueError: no.", "Mend it."), 2),
+    ("tools", EnvironmentFault("No C++ compiler was found."), 4),
+])  # fmt: skip
+async def test_a_fault_ends_the_session_with_its_sentence(session, where, error, code):
+    """A model's or the machine's fault is in the store with sentence, hint and exit code."""
+    with pytest.raises(type(error)):
+        await session.run(FakeRooms(**{where: error}))
+    info = session.reader.session(session.id)
+    assert info.state == "failed"
+    assert info.error == {"what": error.what, "hint": error.hint, "exit_code": code}
+    assert session.reader.events(session.id)[-1].kind == Kind.FAILED
+
+
+async def test_a_bug_is_told_and_raised(session):
+    """An unexpected exception leaves the session failed with exit code 1 and is not swallowed."""
+    with pytest.raises(ZeroDivisionError):
+        await session.run(FakeRooms(profile=ZeroDivisionError("x")))
+    assert session.reader.session(session.id).error["exit_code"] == 1
+
+
+async def test_failures_of_ours_do_not_loop_for_ever(session):
+    """When nothing can be evaluated the search ends and says why; no candidate is blamed."""
+    rooms = FakeRooms(infra=True)
+    await session.run(rooms)
+    info = session.reader.session(session.id)
+    assert "failed for reasons outside the kernels: The judge fell over." in info.stop_reason
+    assert rooms.asked["evaluate"] < 40
+
+
+class RefusingProposer:
+    """Has no right key."""
+
+    name = "simulated"
+
+    def can(self, task):
+        return True
+
+    async def propose(self, task):
+        return Proposal(source=None, failure="The key was refused.", infra=True, fatal=True)
+
+    async def close(self):
+        pass
+
+
+async def test_a_proposer_that_cannot_work_ends_the_search_with_its_reason(session):
+    """A refused key is said once and not asked again and again."""
+    await session.run(FakeRooms(proposer=RefusingProposer()))
+    info = session.reader.session(session.id)
+    assert "The key was refused." in info.stop_reason
+    failed = [e for e in session.reader.events(session.id) if e.kind == Kind.PROPOSAL_FAILED]
+    assert 1 <= len(failed) <= 4
+
+
+async def test_timings_of_another_machine_are_not_mixed(session):
+    """A session with verdicts refuses to go on where timings do not compare."""
+    engines = []
+    rooms = FakeRooms()
+    rooms.on_evaluate = lambda count: engines[0].ask_stop() if count == 2 else None
+    await session.run(rooms, meanwhile=engines.append)
+    other = Device(**{**msgspec.structs.asdict(DEVICE), "model": "another processor"})
+    with pytest.raises(EnvironmentFault, match="do not compare"):
+        await session.run(FakeRooms(device=other))
+
+
+async def test_a_persons_kernel_is_evaluated_first_and_once(session):
+    """`--start` seeds the named target with a root of its own; a resume does not begin it again."""
+    start = StartKernel(source=write(Design(0, knobs=(1, 1, 1))), language="cpp", target="softmax", path="mine.cpp")
+    options = msgspec.structs.replace(OPTIONS, start=(start,), max_evaluations=3)
+    await session.run(FakeRooms(), options=options)
+    await session.run(FakeRooms(), options=msgspec.structs.replace(options, max_evaluations=5))
+    starts = [n for n in session.reader.nodes(session.id) if n.edge == "start"]
+    assert [(n.target_id, n.proposer, n.idea) for n in starts] == [(TARGETS[1].id, "person", "own kernel mine.cpp")]
+
