@@ -173,7 +173,8 @@ BAD = {
                         "def get_init_inputs():\n    return 3\n",
                         "get_init_inputs() in {path} returned int, not a list."),
     "Model raises": (HEAD + "class Model(nn.Module):\n    def __init__(self):\n"
-                     "        raise ValueError('two\\nlines')\ndef get_inputs():\n    return []\n", "Model() failed (line 5 of net.py): ValueError: two lines."),
+                     "        raise ValueError('two\\nlines')\ndef get_inputs():\n    return []\n",
+                     "Model() failed (line 5 of net.py): ValueError: two lines."),
     "out of memory": ("def build():\n    raise MemoryError\n", "build() failed: out of memory (line 2 of net.py)."),
     "build is no function": ("build = 3\n", "build in {path} is not a function."),
 }  # fmt: skip
