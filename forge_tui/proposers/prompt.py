@@ -97,7 +97,7 @@ def _places(task: Task) -> set[int | None]:
     parent = task.parent
     if parent is None:
         return {None}
-    return {parent.id} | {node.id for node in task.nodes if node.source == parent.source}
+    return {parent.id, *(node.id for node in task.nodes if node.source == parent.source)}
 
 
 def _idea(node: Node) -> str:
