@@ -42,6 +42,9 @@ class Outlook:
         self._share = tree.target.share
         self._best = tree.champion.value if tree.champion is not None else UNKNOWN_START
         self._ceiling = ceiling(tree.target, tree.baseline_us)
+        if self._best > self._ceiling > 0:
+            # a floor that was beaten is none, as where everything stays in a cache
+            self._ceiling = self._best + config.prior_size
         weight = config.prior_weight
         self._chance = (weight * config.prior_chance + len(sizes)) / (weight + tree.attempts)
         self._size = (weight * config.prior_size + math.fsum(sizes)) / (weight + len(sizes))

@@ -174,6 +174,13 @@ def test_a_target_at_its_floor_gets_nothing() -> None:
     assert stop == Stop(reason="Nothing more is worth trying: near the floor of this device (t).")
 
 
+def test_a_beaten_floor_is_no_floor() -> None:
+    """Where a kernel is faster than the floor, the search goes on by luck alone."""
+    search = make(simulate.target("t", time_us=100, floor_us=50))
+    take(search, 0, right(2.5))
+    assert isinstance(search.next_step(yes), Step)
+
+
 def test_a_tiny_target_gets_nothing() -> None:
     """What cannot save 0.1% of the model's time is not searched at all."""
     stop = make(simulate.target("small", share=0.001)).next_step(yes)
