@@ -59,7 +59,7 @@ def build_cpp(folder: Path, kernels: Sequence[tuple[Target, str, dict[str, int]]
         lint.check(source, "cpp")
         chosen = directives.parse(source).chosen(tunables)
         workspace = plan.make(source, target, CPU, chosen).workspace_bytes
-        command = ["g++", *flags, f"-I{place}", *(f"-D{k}={v}" for k, v in chosen.items()), str(place / "kernel.cpp"),
+        command = ["g++", *flags, f"-I{place}", *(f"-D{k}={v}" for k, v in chosen.items()), *flags[len(FLAGS):], str(place / "kernel.cpp"),
                    "-o", str(place / "kernel.so")]  # fmt: skip
         jobs.append((subprocess.Popen(command, stderr=subprocess.PIPE, text=True), source))
         if len(jobs) % 2 == 0:

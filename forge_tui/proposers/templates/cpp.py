@@ -10,7 +10,7 @@ from forge_tui.proposers.templates.emit import Dialect, Names, identity, indent,
 from forge_tui.proposers.templates.expr import C_NAME, Expr, Unfit, walk
 from forge_tui.proposers.templates.index import Var
 from forge_tui.proposers.templates.passes import dear, fastest_last, lane_of, plan_passes
-from forge_tui.proposers.templates.plan import Nest, Plan, Rows, Store
+from forge_tui.proposers.templates.plan import Nest, Part, Plan, Rows, Store
 
 #: bytes of stack that rows may be kept in, per thread
 MOST_STACK = 256 * 1024
@@ -22,12 +22,52 @@ _LIBM = (
     "pow", "fmod", "atan2",
 )  # fmt: skip
 _FUNCTIONS: dict[tuple[str, str], str] = {
-    **{(name, "f"): f"forge::{name}" for name in ("exp", "log", "tanh", "sigmoid", "erf", "rsqrt")},
+    **{(name, "f"): f"forge::{name}" for name in ("log", "tanh", "erf", "rsqrt")},
     **{(name, "f"): f"__builtin_{name}f" for name in _LIBM},
     **{(name, "d"): f"__builtin_{name}" for name in (*_LIBM, "exp", "expm1", "log", "log1p", "tanh", "erf")},
     ("abs", "f"): "__builtin_fabsf", ("abs", "d"): "__builtin_fabs",
 }  # fmt: skip
+# e^x within 2 ulp where it is a normal number, 0 below, inf above: two thirds of the work of the header's
+_EXP = """static inline __attribute__((always_inline)) float forge_t_exp_f(float x) {
+    float t = x < -86.5f ? -86.5f : x;
+    t = t > 89.0f ? 89.0f : t;
+    const float shifted = t * 1.44269504f + 12582912.0f;  // x / ln 2, rounded to an integer in the low bits
+    const float n = shifted - 12582912.0f;
+    const float r = (t - n * 0.693145752f) - n * 1.42860677e-6f;
+    float p = 0.0013814533f;
+    p = p * r + 0.00836874622f;
+    p = p * r + 0.041668391f;
+    p = p * r + 0.166665204f;
+    p = p * r + 0.499999934f;
+    p = p * r + 1.0f;
+    p = p * r + 1.0f;
+    uint32_t bits;
+    __builtin_memcpy(&bits, &shifted, 4);
+    bits = (bits - 0x4b400000u + 126u) << 23;
+    float scale;
+    __builtin_memcpy(&scale, &bits, 4);
+    const float result = (p * scale) * 2.0f;
+    return x < -86.5f ? 0.0f : result;
+}"""
+# the normal distribution function, 0.5 * (1 + erf(x / sqrt 2)), within 1e-7 (Abramowitz and Stegun 7.1.26)
+_NORMAL = """static inline __attribute__((always_inline)) float forge_t_normal_f(float x) {
+    const float size = __builtin_fabsf(x) * 0.707106781f;
+    const float t = 1.0f / (1.0f + 0.3275911f * size);
+    float p = 0.5f * 1.061405429f;
+    p = p * t - 0.5f * 1.453152027f;
+    p = p * t + 0.5f * 1.421413741f;
+    p = p * t - 0.5f * 0.284496736f;
+    p = p * t + 0.5f * 0.254829592f;
+    const float tail = p * t * forge_t_exp_f(-size * size);
+    return x < 0.0f ? tail : 1.0f - tail;
+}"""
 _PRELUDE: dict[str, str] = {
+    "exp:f": _EXP,
+    "sigmoid:f": """static inline float forge_t_sigmoid_f(float x) { return 1.0f / (1.0f + forge_t_exp_f(-x)); }""",
+    "normal:f": _NORMAL,
+    "normal:d": """static inline double forge_t_normal_d(double x) {
+    return 0.5 * (1.0 + __builtin_erf(x * 0.7071067811865476));
+}""",
     "expm1:f": """static inline float forge_t_expm1_f(float x) {
     return forge::tanh(0.5f * x) * (forge::exp(x) + 1.0f);
 }""",
@@ -36,7 +76,7 @@ _PRELUDE: dict[str, str] = {
     return (u == 1.0f || u == kInf) ? x : forge::log(u) * (x / (u - 1.0f));
 }""",
     "half_plus_half_tanh:f": """static inline float forge_t_half_plus_half_tanh_f(float x) {
-    return 1.0f / (1.0f + forge::exp(-2.0f * x));
+    return 1.0f / (1.0f + forge_t_exp_f(-2.0f * x));
 }""",
     "half_plus_half_tanh:d": """static inline double forge_t_half_plus_half_tanh_d(double x) {
     return 1.0 / (1.0 + __builtin_exp(-2.0 * x));
@@ -64,6 +104,9 @@ _PRELUDE: dict[str, str] = {
 }
 _HEAD = """\
 #pragma GCC optimize("no-math-errno", "no-trapping-math")
+#if defined(__x86_64__) && WIDTH == 512
+#pragma GCC target("prefer-vector-width=512")
+#endif
 #include "forge_target.h"
 
 constexpr float kInf = __builtin_inff(), kNaN = __builtin_nanf("");
@@ -107,7 +150,7 @@ class CppWriter:
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._dialect = Dialect(_FUNCTIONS, _load)
-        self._tunes: dict[str, tuple[int, ...]] = {"GRAIN": _GRAIN}
+        self._tunes: dict[str, tuple[int, ...]] = {"WIDTH": (512, 256), "GRAIN": _GRAIN}
 
     def source(self, variant: str) -> str:
         """The whole source."""
@@ -121,7 +164,10 @@ class CppWriter:
         else:
             body = self._rows(rows, variant == "kept")
         tunes = [f"//@tune {name} {' '.join(map(str, values))}" for name, values in self._tunes.items()]
-        prelude = [_PRELUDE[name] for name in sorted(self._dialect.used) if name in _PRELUDE]
+        used = self._dialect.used
+        if used & {"sigmoid:f", "half_plus_half_tanh:f", "normal:f"}:
+            used.add("exp:f")
+        prelude = [text for name, text in _PRELUDE.items() if name in used]
         lines = ['extern "C" int forge_launch(FORGE_PARAMS) {', *indent(body), "    return 0;", "}"]
         return "\n".join([*tunes, _HEAD, *prelude, *([""] if prelude else []), *lines, ""])
 
@@ -155,26 +201,48 @@ class CppWriter:
             self._tunes["BLOCK"] = (2048, 1024, 4096, 16384)
             heads.append(f"for (int64_t block = 0; block < {last.extent}; block += BLOCK) {{")
             innermost = loop(last, "block", f"min_of(block + BLOCK, {last.extent})")
-        levels = self._levels(nest.stores, list(nest.vars), names, shared)
-        if not heads:
-            simd = [*levels[0], f"#pragma omp {kind} simd schedule(static){tail}", innermost, *indent(levels[-1]), "}"]
-            return ["{", *indent(simd), "}"]
-        inner_heads = outer[shared:]
+        parts = (Part(last, nest.stores),) if blocked else nest.parts(self._plan.pool)
+        levels: list[list[str]] = [[] for _ in range(len(outer) - shared + 1)]
+        inside: list[str] = []
+        simd = "#pragma omp simd" if heads else f"#pragma omp {kind} simd schedule(static){tail}"
+        for part in parts:
+            names.vars[part.var] = part.var.name
+            *above, body = self._levels(part.stores, [*outer, part.var], names, shared)
+            for level, lines in zip(levels, above, strict=True):
+                level += lines
+            if part.var.extent == 1:
+                inside += ["{", *indent(body), "}"]
+            else:
+                head = innermost if part.var == last else loop(part.var)
+                inside += [simd, head, *indent(body), "}"]
+        if not heads and len(parts) == 1:
+            return ["{", *indent([*levels[0], *inside]), "}"]
+        return nested(heads, self._within(outer[shared:], levels, inside), self._share(kind, tail, len(heads)))
+
+    def _share(self, kind: str, tail: str, loops: int) -> str:
+        if not loops:
+            return "#pragma omp single nowait" if kind == "for" else ""
+        return f"#pragma omp {kind}{f' collapse({loops})' if loops > 1 else ''} schedule(static){tail}"
+
+    def _within(self, loops: Sequence[Var], levels: list[list[str]], inside: list[str]) -> list[str]:
+        """Loops that one thread walks, statements at their depth, and what is innermost."""
         body = [*levels[0]]
-        for depth, var in enumerate(inner_heads):
+        for depth, var in enumerate(loops):
             body += indent([loop(var), *indent(levels[depth + 1])], depth)
-        body += ["#pragma omp simd", *indent([innermost, *indent(levels[-1]), "}"], len(inner_heads))]
-        for depth in reversed(range(len(inner_heads))):
+        body += indent(inside, len(loops))
+        for depth in reversed(range(len(loops))):
             body += indent(["}"], depth)
-        collapse = f" collapse({len(heads)})" if len(heads) > 1 else ""
-        return nested(heads, body, f"#pragma omp {kind}{collapse} schedule(static){tail}")
+        return body
 
     def _levels(self, stores: Sequence[Store], loops: list[Var], names: Names, shared: int) -> list[list[str]]:
         """Statements by depth: first those inside the `shared` outermost loops, then one list per further loop."""
         placed = place([store.value for store in stores], loops, lambda expr: names.find(expr) is not None)
         first = sorted((expr for level in placed[: shared + 1] for expr in level), key=lambda expr: expr.order)
-        lines = [[names.statement(expr) for expr in level] for level in (first, *placed[shared + 1 :])]
-        lines[-1] += [written(store, names) for store in stores]
+        by_depth = [first, *placed[shared + 1 :]]
+        inner = names.child() if len(by_depth) > 1 else names
+        lines = [[names.statement(expr) for expr in level] for level in by_depth[:-1]]
+        lines.append([inner.statement(expr) for expr in by_depth[-1]])
+        lines[-1] += [written(store, inner) for store in stores]
         return lines
 
     # ---- rows --------------------------------------------------------------------------------------------------

@@ -39,6 +39,13 @@ def nested(heads: Sequence[str], body: Sequence[str], first: str = "") -> list[s
     return lines
 
 
+#: a sum over more elements is cut into blocks
+_BLOCK = 4096
+#: cycles per element up to which several places of a row are summed at once
+_CHEAP = 12
+_ARITHMETIC = ("({0} / {1})", "({0} * {1})", "({0} + {1})", "({0} - {1})", "(-{0})")
+
+
 class RowBody:
     """The statements for one row, or with `lane` for a tile of rows side by side."""
 
@@ -49,6 +56,8 @@ class RowBody:
         self._lane = lane
         self._inside = set(rows.inner) | set(rows.final)
         self._ranges: dict[Var, tuple[str, str]] = {}
+        self._nan_shows = nan_shows(rows)
+        self._last_values: list[tuple[Expr, str]] = []
         for var in (*rows.rows, *rows.inner, *rows.final):
             names.vars[var] = var.name
         if lane is not None:
@@ -131,8 +140,8 @@ class RowBody:
         for expr in step.level:
             start = identity(expr.text, expr.ctype)
             if self._lane is None:
-                lines.append(f"{C_NAME[expr.ctype]} a{expr.order} = {start};")
-                lines += [f"int n{expr.order} = 0;"] if can_be_nan(expr) else []
+                lines += [f"{C_NAME[expr.ctype]} a{expr.order} = {start};"]
+                lines += [f"int n{expr.order} = 0;"] if self._notes_nan(expr) else []
             else:
                 lines.append(f"{C_NAME[expr.ctype]} a{expr.order}[TILE];")
                 lines.append(f"for (int l = 0; l < TILE; ++l) a{expr.order}[l] = {start};")
@@ -143,55 +152,108 @@ class RowBody:
         lines = []
         for expr in step.level:
             if self._lane is None:
-                lines += [f"if (n{expr.order}) a{expr.order} = kNaN;"] if can_be_nan(expr) else []
+                lines += [f"if (n{expr.order}) a{expr.order} = kNaN;"] if self._notes_nan(expr) else []
                 self._names.set(expr, f"a{expr.order}")
             else:
                 self._names.set(expr, f"a{expr.order}[l]")
         return lines
 
+    def _notes_nan(self, expr: Expr) -> bool:
+        return can_be_nan(expr) and expr not in self._nan_shows
+
     def walk(self, step: Pass) -> list[str]:
         """The loops of one walk."""
-        loops = list(fastest_last(self._rows, step.loops) if self._lane is None else step.loops)
-        names = self._names.child()
-        depth_vars = [*loops, self._lane] if self._lane is not None else loops
+        if self._lane is None:
+            loops = list(fastest_last(self._rows, step.loops))
+            return self._along(step, loops, self._streams(step, loops))
+        loops = list(step.loops)
+        lines = self._statements(step, [*loops, self._lane], self._names.child())
+        lines[-1] += [combined(expr, f"a{expr.order}[l]", lines_value) for expr, lines_value in self._last_values]
+        result = [*lines[0]]
+        for depth, var in enumerate(loops):
+            result += indent([self._head(var), *indent(lines[depth + 1])], depth)
+        result += indent(self._lane_loop(lines[-1]), len(loops))
+        for depth in reversed(range(len(loops))):
+            result += indent(["}"], depth)
+        return result
+
+    def _streams(self, step: Pass, loops: Sequence[Var]) -> int:
+        """How many places of a row are summed at once: one chain of additions alone waits for itself."""
+        if not step.level or not loops or loops[-1] in self._ranges:
+            return 1
+        inside = walk(step.roots, stop=lambda item: item in step.reads or item.kind == "reduce")
+        if sum(expr.cost for expr in inside if expr.deps & self._inside) > _CHEAP:
+            return 1
+        extent = loops[-1].extent
+        return next((count for count in (4, 2) if extent % count == 0 and extent // count >= 32), 1)
+
+    def _statements(self, step: Pass, loops: Sequence[Var], names: Names) -> list[list[str]]:
+        """Statements of a walk by depth, reads of kept values first, what is kept and stored last."""
 
         def known(expr: Expr) -> bool:
             return expr in step.reads or names.find(expr) is not None
 
-        placed = place(step.roots, depth_vars, known)
+        placed = place(step.roots, loops, known)
         lines: list[list[str]] = [[] for _ in placed]
+        position = self._at(step, names)
         for expr, slot in step.reads.items():
-            name = f"k{expr.order}"
-            lines[-1].append(f"const {C_NAME[expr.ctype]} {name} = kept{slot}[{self._at(step)}];")
+            name = f"k{expr.order}{names.suffix}"
+            lines[-1].append(f"const {C_NAME[expr.ctype]} {name} = kept{slot}[{position}];")
             names.set(expr, name)
         for depth, exprs in enumerate(placed):
-            for expr in exprs:
-                lines[depth].append(names.statement(expr))
-        for expr, slot in step.writes.items():
-            lines[-1].append(f"kept{slot}[{self._at(step)}] = {names.value(expr)};")
-        for expr in step.level:
-            lines[-1] += self._accumulate(expr, names)
+            lines[depth] += [names.statement(expr) for expr in exprs]
+        lines[-1] += [f"kept{slot}[{position}] = {names.value(expr)};" for expr, slot in step.writes.items()]
         lines[-1] += [written(store, names) for store in step.stores]
-        return self._close(loops, lines, step)
+        self._last_values = [(expr, names.value(expr.args[0])) for expr in step.level]
+        return lines
 
-    def _close(self, loops: list[Var], lines: list[list[str]], step: Pass) -> list[str]:
-        if self._lane is not None:
-            body = self._lane_loop(lines[-1])
-            result = [*lines[0]]
-            for depth, var in enumerate(loops):
-                result += indent([self._head(var), *indent(lines[depth + 1])], depth)
-            result += indent(body, len(loops))
-        else:
-            if not loops:
-                return lines[0]
-            result = [*lines[0]]
-            for depth, var in enumerate(loops):
-                if depth == len(loops) - 1:
-                    result.append("#pragma omp simd" + _clauses(step.level))
-                result += indent([self._head(var), *indent(lines[depth + 1])], depth)
-        for depth in reversed(range(len(loops))):
+    def _along(self, step: Pass, loops: list[Var], streams: int) -> list[str]:
+        """Loops over a row whose innermost one is vectorised."""
+        last = loops[-1] if loops else None
+        merged: list[list[str]] = [[] for _ in range(len(loops) + 1)]
+        totals: list[tuple[Expr, str]] = []
+        above = self._names.child()
+        for stream in range(streams):
+            names = above.child()
+            names.suffix = f"_{stream}" if streams > 1 else ""
+            if last is not None and stream:
+                names.vars[last] = f"({last.name} + {stream * (last.extent // streams)})"
+            for level, lines in zip(merged, self._statements(step, loops, names), strict=True):
+                level += lines
+            for expr, value in self._last_values:
+                total = f"t{expr.order}{names.suffix}"
+                totals.append((expr, total))
+                merged[-1] += self._accumulate(expr, total, value)
+        if last is None:
+            starts = [f"{C_NAME[expr.ctype]} {name} = {identity(expr.text, expr.ctype)};" for expr, name in totals]
+            ends = [combined(expr, f"a{expr.order}", name) for expr, name in totals]
+            return [*starts, *merged[0], *ends]
+        low, high = self._ranges.get(last, ("0", str(last.extent // streams)))
+        inner = self._innermost(step, last, (low, high), totals, merged[-1])
+        result = [*merged[0]]
+        for depth, var in enumerate(loops[:-1]):
+            result += indent([self._head(var), *indent(merged[depth + 1])], depth)
+        result += indent(inner, len(loops) - 1)
+        for depth in reversed(range(len(loops) - 1)):
             result += indent(["}"], depth)
         return result
+
+    def _innermost(
+        self, step: Pass, var: Var, bounds: tuple[str, str], totals: Sequence[tuple[Expr, str]], body: Sequence[str]
+    ) -> list[str]:
+        """The vectorised loop; long sums in blocks, each with accumulators of its own, so that rounding stays small."""
+        low, high = bounds
+        if not step.level:
+            return ["#pragma omp simd", loop(var, low, high), *indent(body), "}"]
+        blocked = var.extent > 2 * _BLOCK
+        start, end = ("block", f"min_of(block + {_BLOCK}, {high})") if blocked else (low, high)
+        lines = [f"{C_NAME[expr.ctype]} {name} = {identity(expr.text, expr.ctype)};" for expr, name in totals]
+        clauses = _clauses(totals, [expr for expr in step.level if self._notes_nan(expr)])
+        lines += ["#pragma omp simd" + clauses, loop(var, start, end), *indent(body), "}"]
+        lines += [combined(expr, f"a{expr.order}", name) for expr, name in totals]
+        if blocked:
+            return [f"for (int64_t block = {low}; block < {high}; block += {_BLOCK}) {{", *indent(lines), "}"]
+        return ["{", *indent(lines), "}"]
 
     def _head(self, var: Var) -> str:
         return loop(var, *self._ranges.get(var, ("0", "")))
@@ -199,26 +261,22 @@ class RowBody:
     def _lane_loop(self, body: Sequence[str]) -> list[str]:
         return ["#pragma omp simd", "for (int64_t l = 0; l < width; ++l) {", *indent(body), "}"]
 
-    def _at(self, step: Pass) -> str:
+    def _at(self, step: Pass, names: Names) -> str:
         """Where an element lives in a buffer; the same in every walk."""
         text, scale = [], 1
         for var in reversed(step.loops):
-            text.append(var.name if scale == 1 else f"{scale} * {var.name}")
+            text.append(names.vars[var] if scale == 1 else f"{scale} * {names.vars[var]}")
             scale *= var.extent
         place_text = " + ".join(reversed(text)) or "0"
         return f"({place_text}) * TILE + l" if self._lane is not None else place_text
 
-    def _accumulate(self, expr: Expr, names: Names) -> list[str]:
-        value = names.value(expr.args[0])
-        if self._lane is not None:
-            return [combined(expr, f"a{expr.order}[l]", value)]
-        name = f"a{expr.order}"
+    def _accumulate(self, expr: Expr, name: str, value: str) -> list[str]:
         if expr.text in ("sum", "prod"):
             return [f"{name} {'+' if expr.text == 'sum' else '*'}= {value};"]
         sign = ">" if expr.text == "max" else "<"
         lines = [f"{name} = {value} {sign} {name} ? {value} : {name};"]
         # the plain maximum is what compilers vectorise; NaN is noted beside it
-        return lines + ([f"n{expr.order} |= ({value} != {value});"] if can_be_nan(expr) else [])
+        return lines + ([f"n{expr.order} |= ({value} != {value});"] if self._notes_nan(expr) else [])
 
 
 def combined(expr: Expr, name: str, value: str) -> str:
@@ -226,8 +284,8 @@ def combined(expr: Expr, name: str, value: str) -> str:
     if expr.text in ("sum", "prod"):
         return f"{name} {'+' if expr.text == 'sum' else '*'}= {value};"
     sign = ">" if expr.text == "max" else "<"
-    nan = f" || {value} != {value}" if can_be_nan(expr) else ""
-    return f"{name} = ({value} {sign} {name}{nan}) ? {value} : {name};"
+    nan = f" | ({value} != {value})" if can_be_nan(expr) else ""
+    return f"{name} = (({value} {sign} {name}){nan}) ? {value} : {name};"
 
 
 def can_be_nan(expr: Expr) -> bool:
@@ -235,10 +293,40 @@ def can_be_nan(expr: Expr) -> bool:
     return expr.text in ("max", "min") and expr.ctype in ("f", "d")
 
 
-def _clauses(level: Sequence[Expr]) -> str:
+def nan_shows(rows: Rows) -> frozenset[Expr]:
+    """Maxima that need not look for NaN: it reaches every result by the sum of what is computed from the difference.
+
+    That is softmax: its exponentials are summed, a NaN among them makes the sum NaN, and every result uses the sum.
+    """
+    stores = (*rows.stores, *rows.row_stores)
+    everything = walk([store.value for store in stores])
+    found = set()
+    for top in (expr for level in rows.levels for expr in level if can_be_nan(expr)):
+        users = [expr for expr in everything if top in expr.args]
+        away = [expr for expr in users if expr.text == "({0} - {1})" and expr.args == (top.args[0], top)]
+        if len(users) != 1 or len(away) != 1:
+            continue
+        sums = [
+            expr for level in rows.levels for expr in level
+            if expr.text == "sum" and expr.args[0].text == "@exp({0})" and expr.args[0].args[0] is away[0]
+        ]  # fmt: skip
+        if sums and all(_divides_or_adds(store.value, sums[0]) for store in stores):
+            found.add(top)
+    return frozenset(found)
+
+
+def _divides_or_adds(value: Expr, total: Expr) -> bool:
+    """Whether NaN in `total` makes `value` NaN for certain: arithmetic all the way down to it."""
+    if value is total:
+        return True
+    arithmetic = value.text in _ARITHMETIC or value.text.startswith("@log(")
+    return value.kind == "op" and arithmetic and any(_divides_or_adds(arg, total) for arg in value.args)
+
+
+def _clauses(totals: Sequence[tuple[Expr, str]], flagged: Sequence[Expr]) -> str:
     text = ""
     for kind, sign in (("sum", "+"), ("prod", "*"), ("max", "max"), ("min", "min")):
-        mine = [f"a{expr.order}" for expr in level if expr.text == kind]
+        mine = [name for expr, name in totals if expr.text == kind]
         text += f" reduction({sign} : {', '.join(mine)})" if mine else ""
-    flags = [f"n{expr.order}" for expr in level if can_be_nan(expr)]
+    flags = [f"n{expr.order}" for expr in flagged]
     return text + (f" reduction(| : {', '.join(flags)})" if flags else "")

@@ -44,6 +44,8 @@ class Names:
         self.dialect = dialect
         self._parent = parent
         self._own: dict[Expr, str] = {}
+        self.suffix: str = parent.suffix if parent is not None else ""
+        """Set apart the names of statements that are written several times."""
         self.vars: dict[Var, str] = dict(parent.vars) if parent is not None else {}
 
     def child(self) -> Names:
@@ -92,14 +94,14 @@ class Names:
         text = self.index(expr.index)
         parts = []
         if least < low:
-            parts.append(f"({text}) >= {low}")
+            parts.append(f"(({text}) >= {low})")
         if most >= high:
-            parts.append(f"({text}) < {high}")
-        return " && ".join(parts) or "true"
+            parts.append(f"(({text}) < {high})")
+        return " & ".join(parts) or "true"
 
     def statement(self, expr: Expr) -> str:
         """Name an expression and compute it."""
-        name = f"v{expr.order}"
+        name = f"v{expr.order}{self.suffix}"
         text = self.text(expr)
         self.set(expr, name)
         return f"const {C_NAME[expr.ctype]} {name} = {text};"

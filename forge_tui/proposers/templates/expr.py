@@ -73,7 +73,7 @@ class Expr:
         return 10 if any(name in self.text for name in _DEAR) else 1
 
 
-_DEAR = ("exp", "tanh", "sigmoid", "erf", "log", "pow", "sin", "cos", "fmod", "tan")
+_DEAR = ("exp", "normal", "tanh", "sigmoid", "erf", "log", "pow", "sin", "cos", "fmod", "tan")
 
 
 class Pool:

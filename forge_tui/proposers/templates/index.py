@@ -97,6 +97,21 @@ class Index:
                 return None
         return total
 
+    def edges(self, var: Var) -> set[int]:
+        """Values of `var` at which a clamp in it begins or ceases to hold, where only `var` decides that."""
+        found: set[int] = set()
+        for atom, _ in self.terms:
+            if isinstance(atom, Var):
+                continue
+            found |= atom.base.edges(var)
+            if not isinstance(atom, Clamp) or atom.base.variables() != {var}:
+                continue
+            step, offset = atom.base.coefficient(var), atom.base.const
+            if step is not None and step > 0:
+                # first value not below `low`, first value above `high`
+                found |= {-((offset - atom.low) // step), (atom.high - offset) // step + 1}
+        return found
+
     def floordiv(self, by: int) -> Index:
         """Floor division by a positive number; the expression must not be negative."""
         quotient, rest = self._parts(by)

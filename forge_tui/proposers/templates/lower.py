@@ -19,6 +19,7 @@ from forge_tui.proposers.templates.index import (
     unravel,
     wanted_split,
 )
+from forge_tui.proposers.templates.naming import placeholder
 
 Position = tuple[Index, ...]
 _VENDOR = (
@@ -72,6 +73,7 @@ class Lowering:
         self.pool = Pool()
         self.nodes = {node.name: node for node in graph.nodes}
         self.specs: dict[str, TensorSpec] = {item.name: item.spec for item in signature.inputs}
+        self._numbers = {item.name: number for number, item in enumerate(signature.inputs)}
         self.inner = Inner(None)
         self.probing = False
         self.innermost: Var | None = None
@@ -141,7 +143,7 @@ class Lowering:
     def _evaluate(self, name: str, position: Position) -> Expr:
         if name in self.specs:
             spec = self.specs[name]
-            return self.pool.load(name, spec.dtype, linear(position, spec.strides))
+            return self.pool.load(placeholder(self._numbers[name]), spec.dtype, linear(position, spec.strides))
         node = self.nodes[name]
         if node.op == "getitem":
             return self._item(node, position)
@@ -262,7 +264,7 @@ class Lowering:
         value = self.ref(node.args[0], position, node.shape, "float32")
         if value.ctype in ("i", "b"):
             return self.pool.const(base == "isfinite", "b")
-        text = {"isnan": "({0} != {0})", "isinf": "(({0} - {0}) != ({0} - {0}) && {0} == {0})",
+        text = {"isnan": "({0} != {0})", "isinf": "((({0} - {0}) != ({0} - {0})) & ({0} == {0}))",
                 "isfinite": "(({0} - {0}) == 0)"}[base]  # fmt: skip
         return self.pool.op("b", text, value)
 

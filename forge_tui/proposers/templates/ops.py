@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from forge_tui.proposers.templates.expr import CType, Expr, Pool, Unfit
 
+# No `&&` and `||`: a branch inside a loop keeps it from being vectorised.
 #: `@name(` in a text is a function that the emitter maps to the language and the C type of its arguments
 UNARY_FLOAT: dict[str, str] = {
     "exp": "@exp({0})", "exp2": "@exp2({0})", "expm1": "@expm1({0})", "log": "@log({0})", "log2": "@log2({0})",
@@ -26,13 +27,14 @@ COMPARE: dict[str, str] = {
     "ge": "({0} >= {1})",
 }  # fmt: skip
 LOGICAL: dict[str, str] = {
-    "logical_and": "({0} && {1})", "logical_or": "({0} || {1})", "logical_xor": "({0} != {1})", "logical_not": "(!{0})",
+    "logical_and": "({0} & {1})", "logical_or": "({0} | {1})", "logical_xor": "({0} != {1})", "logical_not": "(!{0})",
 }  # fmt: skip
 BITWISE: dict[str, str] = {
     "bitwise_and": "({0} & {1})", "bitwise_or": "({0} | {1})", "bitwise_xor": "({0} ^ {1})",
 }  # fmt: skip
-MAXIMUM = "(({0} > {1} || {0} != {0}) ? {0} : {1})"
-MINIMUM = "(({0} < {1} || {0} != {0}) ? {0} : {1})"
+#: NaN is looked for beside the plain maximum, not within it: so compilers vectorise it
+MAXIMUM = "((({0} != {0}) | ({1} != {1})) ? {0} + {1} : ({0} > {1} ? {0} : {1}))"
+MINIMUM = "((({0} != {0}) | ({1} != {1})) ? {0} + {1} : ({0} < {1} ? {0} : {1}))"
 _C_INT = {"int32": "int32_t", "int16": "int16_t", "int8": "int8_t", "uint8": "uint8_t"}
 
 #: operations whose result jumps: what they read must be rounded as eager rounds it
@@ -55,7 +57,7 @@ def binary(pool: Pool, name: str, ctype: CType, a: Expr, b: Expr) -> Expr:
         if ctype == "b":
             if name == "sub":
                 raise Unfit("subtraction of booleans")
-            return pool.op("b", "({0} || {1})" if name == "add" else "({0} && {1})", a, b)
+            return pool.op("b", "({0} | {1})" if name == "add" else "({0} & {1})", a, b)
         return pool.op(ctype, f"({{0}} {'+-*'[('add', 'sub', 'mul').index(name)]} {{1}})", a, b)
     if name in ("maximum", "minimum"):
         if ctype in ("i", "b"):
@@ -73,6 +75,18 @@ def binary(pool: Pool, name: str, ctype: CType, a: Expr, b: Expr) -> Expr:
     if name == "atan2":
         return pool.op(ctype, "@atan2({0}, {1})", a, b)
     raise Unfit(f"operation {name}")
+
+
+def largest(pool: Pool, ctype: CType, values: list[Expr]) -> Expr:
+    """The largest of many values; NaN if one is NaN."""
+    best = values[0]
+    for value in values[1:]:
+        best = pool.op(ctype, "({0} > {1} ? {0} : {1})", best, value)
+    if ctype not in ("f", "d"):
+        return best
+    text = " | ".join(f"({{{number}}} != {{{number}}})" for number in range(len(values)))
+    nan = pool.op("b", f"({text})", *values)
+    return pool.op(ctype, "({0} ? {1} : {2})", nan, pool.const("nan", ctype), best)
 
 
 BINARY = ("add", "sub", "mul", "maximum", "minimum", "fmod", "remainder", "floor_divide", "atan2")
@@ -103,9 +117,7 @@ def gelu(pool: Pool, ctype: CType, x: Expr, approximate: str) -> Expr:
         inner = pool.op(ctype, "({0} * ({1} + {2} * {0} * {0}))", x, pool.const(0.7978845608028654, ctype),
                         pool.const(0.7978845608028654 * 0.044715, ctype))  # fmt: skip
         return pool.op(ctype, "({0} * @half_plus_half_tanh({1}))", x, inner)
-    root = pool.const(0.7071067811865476, ctype)
-    half = pool.const(0.5, ctype)
-    return pool.op(ctype, "({0} * {1} * (1 + @erf({0} * {2})))", x, half, root)
+    return pool.op(ctype, "({0} * @normal({0}))", x)
 
 
 def clamp(pool: Pool, ctype: CType, x: Expr, low: Expr | None, high: Expr | None) -> Expr:

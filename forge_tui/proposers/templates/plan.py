@@ -21,9 +21,11 @@ from forge_tui.proposers.templates.lower import (
     SplitNeeded,
     op_name,
 )
+from forge_tui.proposers.templates.naming import placeholder
 
 Family = Literal["elementwise", "rows", "pooling"]
 _MAX_NESTS = 12
+_MAX_PARTS = 7
 _MAX_RESTARTS = 60
 
 
@@ -38,11 +40,43 @@ class Store:
 
 
 @dataclass(frozen=True)
+class Part:
+    """A piece of the innermost loop's range, with the stores as they are there: `var` runs from 0 within it."""
+
+    var: Var
+    stores: tuple[Store, ...]
+
+
+@dataclass(frozen=True)
 class Nest:
     """Loops without a reduction; `vars` from outer to inner."""
 
     vars: tuple[Var, ...]
     stores: tuple[Store, ...]
+
+    def parts(self, pool: Pool) -> tuple[Part, ...]:
+        """The innermost loop cut where an index stops to be held at an edge; one part where none is."""
+        last = self.vars[-1]
+        points = {0, last.extent}
+        for expr in walk([store.value for store in self.stores]):
+            if expr.index is not None:
+                points |= expr.index.edges(last)
+            if expr.kind == "inside" and expr.index is not None:
+                points |= expr.index.clamp(expr.bounds[0], expr.bounds[1] - 1).edges(last)
+        bounds = sorted(point for point in points if 0 <= point <= last.extent)
+        if len(bounds) == 2 or len(bounds) > _MAX_PARTS:
+            return (Part(last, self.stores),)
+        parts = []
+        for number, (start, end) in enumerate(itertools.pairwise(bounds)):
+            var = Var(f"{last.name}_part{number}", end - start)
+            mapping = {last: of(var) + start}
+            values = rebuild(pool, [store.value for store in self.stores], mapping, {})
+            stores = tuple(
+                replace(store, address=store.address.substitute(mapping), value=value)
+                for store, value in zip(self.stores, values, strict=True)
+            )
+            parts.append(Part(var, stores))
+        return tuple(parts)
 
 
 @dataclass(frozen=True)
@@ -79,8 +113,6 @@ class Plan:
     pool: Pool
     nests: tuple[Nest, ...] = ()
     rows: Rows | None = None
-    dtypes: dict[str, str] = field(default_factory=dict)
-    """Dtype of every input."""
     aligns: dict[str, int] = field(default_factory=dict)
     """Alignment of every input, bytes."""
 
@@ -107,8 +139,8 @@ def make_plan(graph: Graph, signature: Signature) -> Plan:
     pools = any("pool2d" in node.op for node in graph.nodes)
     family: Family = "rows" if rows is not None else "pooling" if pools else "elementwise"
     return Plan(
-        family, low.pool, nests, rows, {item.name: item.spec.dtype for item in signature.inputs},
-        {item.name: item.align for item in signature.inputs},
+        family, low.pool, nests, rows,
+        {placeholder(number): item.align for number, item in enumerate(signature.inputs)},
     )  # fmt: skip
 
 

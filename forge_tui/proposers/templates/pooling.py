@@ -47,18 +47,15 @@ def max_pool(low: Lowering, node: GraphNode, shape: Sequence[int], position: Pos
     source = node.args[0]["ref"]
     ctype = low.ctype(source)
     height, width = low.shape(source)[-2:]
-    best: Expr | None = None
+    values: list[Expr] = []
     for y in range(kernel[0]):
-        row: Expr | None = None
         for x in range(kernel[1]):
             at_y = (position[-2] * stride[0] + (y - padding[0])).clamp(0, height - 1)
             at_x = (position[-1] * stride[1] + (x - padding[1])).clamp(0, width - 1)
             value = low.at(source, (*position[:-2], at_y, at_x))
-            row = value if row is None else ops.binary(low.pool, "maximum", ctype, row, value)
-        assert row is not None
-        best = row if best is None else ops.binary(low.pool, "maximum", ctype, best, row)
-    assert best is not None
-    return best
+            if value not in values:
+                values.append(value)
+    return ops.largest(low.pool, ctype, values)
 
 
 def _avg_pool(low: Lowering, node: GraphNode, position: Position) -> Expr:

@@ -7,8 +7,9 @@ from functools import lru_cache
 
 from forge_tui.core.ports import Task
 from forge_tui.core.records import Device, Edge, Proposal, Target
-from forge_tui.proposers.templates import cpp
+from forge_tui.proposers.templates import cpp, cuda
 from forge_tui.proposers.templates.expr import Unfit
+from forge_tui.proposers.templates.naming import with_names
 from forge_tui.proposers.templates.plan import Plan, make_plan
 
 
@@ -44,16 +45,12 @@ def write(target: Target, device: Device, variant: str) -> str:
     if variant not in _variants(plan, device):
         raise Unfit(f"there is no variant {variant}")
     if device.language == "cuda":
-        from forge_tui.proposers.templates import cuda
-
-        return cuda.CudaWriter(plan, device).source(variant)
-    return cpp.CppWriter(plan).source(variant)
+        return with_names(cuda.CudaWriter(plan, device).source(variant), target.signature, "cuda")
+    return with_names(cpp.CppWriter(plan).source(variant), target.signature, "cpp")
 
 
 def _variants(plan: Plan, device: Device) -> dict[str, str]:
     if device.language == "cuda":
-        from forge_tui.proposers.templates import cuda
-
         return cuda.variants(plan, device)
     return cpp.variants(plan, device.threads or device.cores)
 
