@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from forge_tui.core.records import Signature, Target
+from forge_tui.core.records import LaunchPlan, Signature, Target
 from forge_tui.models.calls import describe_call, describe_result
 
 
@@ -49,8 +49,9 @@ def module_target(root, path, *args, **kwargs):
 class FakeKernel:
     """A kernel on the CPU in Python: `compute(inputs, outputs)`; counts its launches."""
 
-    def __init__(self, compute):
+    def __init__(self, compute, plan=None):
         self.compute = compute
+        self.plan = plan or LaunchPlan()
         self.launches = 0
         self.workspaces = []
         self.fail = None

@@ -26,10 +26,14 @@ _MAX_FORMS = 64
 class Launchable(Protocol):
     """What the guard needs of a loaded kernel."""
 
+    @property
+    def plan(self) -> LaunchPlan:
+        """Its workspace."""
+
     def launch(
         self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], workspace: Tensor | None, stream: int | None = None
     ) -> None:
-        """Run the kernel on the current stream; raises if it cannot be started."""
+        """Run the kernel on the current stream, its workspace zeroed if it asks so; raises if it cannot be started."""
 
 
 class Miss:
@@ -96,14 +100,13 @@ class GuardedKernel:
     """
 
     def __init__(
-        self, target: Target, kernel: Launchable, original: Callable[..., Any], *, module: nn.Module | None = None,
-        plan: LaunchPlan | None = None,
-    ) -> None:  # fmt: skip
+        self, target: Target, kernel: Launchable, original: Callable[..., Any], *, module: nn.Module | None = None
+    ) -> None:
         signature = target.signature
         self.target = target
         self.fault = ""
         """What went wrong when a launch failed; the kernel is off since then."""
-        self._original = original
+        self.original = original
         self._launch = kernel.launch
         self._signature = signature
         self._device = torch.device(signature.device or "cpu")
@@ -119,9 +122,7 @@ class GuardedKernel:
         self._forms: dict[Any, Form | None] = {}
         self._outputs = tuple((o.spec.shape, o.spec.strides, getattr(torch, o.spec.dtype)) for o in signature.outputs)
         self._result = _result_builder(signature)
-        plan = plan or LaunchPlan()
-        self._workspace_bytes = plan.workspace_bytes
-        self._workspace_zero = plan.workspace_zero
+        self._workspace_bytes = kernel.plan.workspace_bytes
         self._totals = Totals()
         self._tally = Tally(self._totals)
         self._fault_lock = threading.Lock()
@@ -130,11 +131,11 @@ class GuardedKernel:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The kernel's result where it may serve, else the original's."""
         if is_compiling():  # the first thing asked, so that torch.compile sees the original alone
-            return self._original(*args, **kwargs)
+            return self.original(*args, **kwargs)
         result = self.attempt(args, kwargs)
         if type(result) is Miss:
             self.count(result)
-            return self._original(*args, **kwargs)
+            return self.original(*args, **kwargs)
         return result
 
     def attempt(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -216,18 +217,14 @@ class GuardedKernel:
         workspace = cached.get(stream)
         if workspace is None:
             workspace = cached[stream] = self._new_workspace()
-        elif self._workspace_zero:
-            workspace.zero_()
         return workspace
 
     def _new_workspace(self) -> Tensor:
-        make = torch.zeros if self._workspace_zero else torch.empty
-        with torch.inference_mode(mode=False):  # an inference tensor could not be zeroed outside of that mode
-            return make(self._workspace_bytes, dtype=torch.uint8, device=self._device)
+        return torch.empty(self._workspace_bytes, dtype=torch.uint8, device=self._device)
 
     def _new_form(self, key: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Form | None:
         if key not in self._forms and len(self._forms) < _MAX_FORMS:
-            self._forms[key] = make_form(self._signature, self._original, len(args), tuple(kwargs), self._device)
+            self._forms[key] = make_form(self._signature, self.original, len(args), tuple(kwargs), self._device)
         return self._forms.get(key)
 
     def _disable(self, error: Exception) -> Miss:

@@ -14,14 +14,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
 from torch import nn
 
 from forge_tui.core.errors import ModelError
-from forge_tui.core.records import LaunchPlan, Target
+from forge_tui.core.records import Target
 from forge_tui.deploy.dispatch import (
     MISSING,
     CleanState,
@@ -42,7 +42,6 @@ class Deployable:
 
     target: Target
     kernel: Launchable
-    plan: LaunchPlan = field(default_factory=LaunchPlan)
 
 
 @dataclass(slots=True)
@@ -157,7 +156,7 @@ class Patch:
                 guard.reset()
 
     def _guard(self, item: Deployable, original: Callable[..., Any], module: nn.Module | None = None) -> GuardedKernel:
-        guard = GuardedKernel(item.target, item.kernel, original, module=module, plan=item.plan)
+        guard = GuardedKernel(item.target, item.kernel, original, module=module)
         self._guards[item.target.id].append(guard)
         return guard
 
