@@ -1,1 +1,1 @@
-"""See the map in CONTRIBUTING.md."""
+"""What a session came to: the record behind `--json`, a table for the terminal, a Markdown document."""

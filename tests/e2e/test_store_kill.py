@@ -87,10 +87,12 @@ def test_two_engines_share_a_workspace(tmp_path):
             names.append(store.create_session(fixture.options(workspace)).id)
             store.save_profile(names[-1], fixture.profile())
     engines = [
-        subprocess.Popen([sys.executable, "-c", WRITER, str(Path(__file__).parents[1]), str(workspace.root), name, "wal"],
-                         stdout=subprocess.PIPE)
+        subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(Path(__file__).parents[1]), str(workspace.root), name, "wal"],
+            stdout=subprocess.PIPE,
+        )
         for name in names
-    ]  # fmt: skip
+    ]
     for _ in range(40):
         for engine in engines:
             assert engine.stdout is not None

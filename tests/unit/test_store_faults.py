@@ -25,20 +25,20 @@ TESTS = Path(__file__).parents[1]
 
 def child(code: str, *arguments: object, **more: object) -> subprocess.CompletedProcess[str]:
     """Python code in a process of its own, with the fixtures at hand."""
-    return subprocess.run(
-        [sys.executable, "-c", f"import sys\nsys.path.insert(0, {str(TESTS)!r})\nimport store_fixture as fixture\n"
-         f"from forge_tui.core.errors import StoreError\nfrom forge_tui.core.paths import Workspace\n{code}",
-         *map(str, arguments)],
-        capture_output=True, text=True, timeout=60, check=False, **more,
-    )  # fmt: skip
+    imports = f"import sys\nsys.path.insert(0, {str(TESTS)!r})\nimport store_fixture as fixture\n"
+    imports += "from forge_tui.core.errors import StoreError\nfrom forge_tui.core.paths import Workspace\n"
+    argv = [sys.executable, "-c", imports + code, *map(str, arguments)]
+    return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False, **more)
 
 
 @pytest.fixture
 def workspace(tmp_path):
+    """A folder that is not there yet."""
     return Workspace(tmp_path / ".forge")
 
 
 def integrity(workspace: Workspace) -> str:
+    """What SQLite says of the file."""
     with contextlib.closing(sqlite3.connect(workspace.database)) as raw:
         return raw.execute("PRAGMA integrity_check").fetchone()[0]
 
@@ -94,13 +94,18 @@ def test_damaged_database_is_said(workspace, damage):
     content = bytearray(workspace.database.read_bytes())
     content[damage] = b"\xa5" * len(content[damage])
     workspace.database.write_bytes(content)
-    for opening in (Store.open, Reader.open):
+
+    def read() -> None:
+        with contextlib.closing(Reader.open(workspace)) as reader:
+            reader.sessions()
+
+    def write() -> None:
+        with contextlib.closing(Store.open(workspace)) as store:
+            store.create_session(fixture.options(workspace))
+
+    for using in (read, write):
         with pytest.raises(StoreError, match=re.escape(f"{workspace.database} is damaged")) as caught:
-            with contextlib.closing(opening(workspace)) as opened:
-                if isinstance(opened, Reader):
-                    opened.sessions()
-                else:
-                    opened.create_session(fixture.options(workspace))
+            using()
         assert "--workspace" in caught.value.hint
 
 
@@ -213,6 +218,7 @@ print(acknowledged)
 
 
 def check_full(done: subprocess.CompletedProcess[str], workspace: Workspace) -> None:
+    """The sentence is right, the file sound, and every acknowledged node is there."""
     assert done.returncode == 0, done.stderr
     sentence, acknowledged = done.stdout.strip().splitlines()
     assert sentence == (

@@ -16,10 +16,12 @@ from forge_tui.store.writer import Store
 
 @pytest.fixture
 def workspace(tmp_path):
+    """A folder that is not there yet, with characters that a URI must escape."""
     return Workspace(tmp_path / "space here?#%" / ".forge")
 
 
 def kinds(reader, name):
+    """The kinds of all events."""
     return [event.kind for event in reader.events(name)]
 
 
@@ -245,10 +247,15 @@ def test_together_is_all_or_nothing(workspace):
     """Steps made together vanish together, their events too."""
     with fixture.session(workspace) as (store, reader, name):
         before = reader.last_event_id(name)
-        with pytest.raises(RuntimeError), store.together():
-            store.add_llm_call(name, fixture.llm_call(), target_id="test-RMSNorm", edge="draft", node_id=1)
-            store.add_node(name, fixture.node(1))
-            raise RuntimeError
+
+        def break_off() -> None:
+            with store.together():
+                store.add_llm_call(name, fixture.llm_call(), target_id="test-RMSNorm", edge="draft", node_id=1)
+                store.add_node(name, fixture.node(1))
+                raise RuntimeError
+
+        with pytest.raises(RuntimeError):
+            break_off()
         assert (reader.llm_calls(name), reader.nodes(name)) == ([], [])
         assert reader.last_event_id(name) == before
         with store.together():

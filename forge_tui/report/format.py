@@ -1,0 +1,55 @@
+"""Numbers and foreign text for tables: fixed forms, ASCII units, nothing that a terminal would obey."""
+
+from __future__ import annotations
+
+
+def one_line(text: str) -> str:
+    """The text in one line; control characters, which could drive a terminal, are shown as `?`."""
+    return "".join(c if c.isprintable() else "?" for c in " ".join(text.split()))
+
+
+def time_us(us: float | None) -> str:
+    """`412.3 us`, `1.24 ms`, `2.50 s`; `-` where it is not known."""
+    if us is None:
+        return "-"
+    if us < 999.95:
+        return f"{us:.1f} us"
+    return f"{us / 1e3:.2f} ms" if us < 999_995 else f"{us / 1e6:.2f} s"
+
+
+def time_ms(ms: float | None) -> str:
+    """The same for milliseconds, with three digits more below one."""
+    if ms is None:
+        return "-"
+    return f"{ms:.3f} ms" if ms < 9.9995 else f"{ms:.1f} ms" if ms < 9999.5 else f"{ms / 1e3:.1f} s"
+
+
+def times(value: float | None, digits: int = 2) -> str:
+    """A speedup: `1.25x`. Whole models get three digits, as a percent there is a lot."""
+    return "-" if value is None else f"{value:.{digits}f}x" if value < 99.995 else f"{value:.0f}x"
+
+
+def interval(pair: tuple[float, float] | None, digits: int = 2) -> str:
+    """`1.20-1.30`."""
+    return "-" if pair is None else "-".join(times(value, digits).removesuffix("x") for value in pair)
+
+
+def money(usd: float, *, lower_bound: bool = False) -> str:
+    """`$1.23`, with four digits below ten cents."""
+    text = f"${usd:.2f}" if usd >= 0.1 or usd == 0 else f"${usd:.4f}"
+    return f"at least {text}" if lower_bound else text
+
+
+def duration(seconds: float) -> str:
+    """`42 s`, `3 min 05 s`, `2 h 07 min`."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def count(number: int, noun: str) -> str:
+    """`1 evaluation`, `2 evaluations`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -1,0 +1,67 @@
+"""The report as a table for a terminal of 80 columns, in ASCII but for foreign names."""
+
+from __future__ import annotations
+
+import textwrap
+
+from forge_tui.core.records import RunReport, TargetResult
+from forge_tui.report.format import count, duration, interval, money, one_line, time_ms, time_us, times
+
+WIDTH = 80
+_NAME = 21
+_HEAD = (f"{'target':<{_NAME}} {'share':>6} {'before':>9} {'best':>9} {'speedup':>7} {'95%':>11} {'tried':>5} "
+         f"{'in':>3}")  # fmt: skip
+
+
+def render(report: RunReport) -> str:
+    """The report in lines of at most 80 columns."""
+    lines = _pair("session", f"{report.session}: {report.state}")
+    if report.stop_reason:
+        lines += _pair("", report.stop_reason)
+    lines += _pair("model", f"{report.model} on {report.device}, under {report.under}")
+    lines += _whole_model(report)
+    cost = f", {money(report.cost_usd, lower_bound=report.cost_is_lower_bound)}" \
+        if report.cost_usd or report.cost_is_lower_bound else ""  # fmt: skip
+    lines += _pair("spent", f"{count(report.evaluations, 'evaluation')}, {duration(report.elapsed_s)}{cost}")
+    if report.targets:
+        lines += ["", _HEAD, "-" * len(_HEAD)]
+        for target in report.targets:
+            lines += _target(target)
+    if report.warnings:
+        lines.append("")
+        for warning in report.warnings:
+            lines += _pair("warning", warning)
+    return "\n".join(lines)
+
+
+def _whole_model(report: RunReport) -> list[str]:
+    if report.baseline_ms is None:
+        return _pair("whole model", "not measured with the winners yet")
+    between = "" if report.speedup_ci is None else f" (95% {interval(report.speedup_ci, 3)})"
+    both = f"{time_ms(report.baseline_ms)} before, {time_ms(report.deployed_ms)} after"
+    lines = _pair("whole model", f"{both}: {times(report.speedup, 3)}{between}")
+    for name, ms in report.baselines_ms.items():
+        if name != report.under and report.deployed_ms:
+            lines += _pair(f"vs {name}", f"{time_ms(ms)}: {times(ms / report.deployed_ms, 3)}")
+    for name, reason in report.baseline_failures.items():
+        lines += _pair(f"vs {name}", f"not measured: {reason}")
+    if report.max_abs_error is not None:
+        lines += _pair("outputs", f"largest difference to the original {report.max_abs_error:.2e}")
+    return lines
+
+
+def _target(target: TargetResult) -> list[str]:
+    name = one_line(target.name)
+    if len(name) > _NAME:
+        name = name[: _NAME - 2] + ".."
+    before, best = time_us(target.baseline_us), time_us(target.best_us)
+    row = f"{name:<{_NAME}} {100 * target.share:>5.1f}% {before:>9} {best:>9} {times(target.speedup):>7} "
+    row += f"{interval(target.speedup_ci):>11} {target.evaluations:>5} {'yes' if target.deployed else 'no':>3}"
+    lines = [row]
+    if target.why_not:
+        lines += textwrap.wrap(one_line(target.why_not), WIDTH, initial_indent="    ", subsequent_indent="    ")
+    return lines
+
+
+def _pair(label: str, text: str) -> list[str]:
+    return textwrap.wrap(one_line(text), WIDTH, initial_indent=f"{one_line(label):<12} ", subsequent_indent=" " * 13)
