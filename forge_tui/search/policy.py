@@ -10,7 +10,9 @@ import heapq
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
+from forge_tui.contract import tune
 from forge_tui.core.errors import ContractError
 from forge_tui.core.records import Edge, Node
 from forge_tui.search.config import SearchConfig
@@ -128,32 +130,32 @@ def tune_step(tree: TargetTree, config: SearchConfig) -> tuple[int, dict[str, in
     if tree.champion is None:
         return None
     near = tree.champion.value - config.tune_within
-    while True:
-        open_chains = [chain for chain in tree.heads if _sweepable(chain, near, config)]
-        if not open_chains:
-            return None
-        chain = max(open_chains, key=lambda c: (c.value, -c.head))
+    done: list[Chain] = []
+    found = None
+    for negative, _, chain in tree.heads:
+        if -negative < near:
+            break
+        if chain.tunes >= config.max_tunes or chain.tuning:
+            continue
         setting = _next_setting(tree, chain)
         if setting is not None:
-            return chain.best, setting
-        chain.swept = (chain.best, len(chain.members))
-
-
-def _sweepable(chain: Chain, near: float, config: SearchConfig) -> bool:
-    return (chain.value >= near and chain.tunes < config.max_tunes and not chain.tuning
-            and chain.swept != (chain.best, len(chain.members)))  # fmt: skip
+            found = (chain.best, setting)
+            break
+        done.append(chain)
+    for chain in done:
+        # nothing but a new setting could bring new neighbours, and none will be tried
+        tree.unlist(chain)
+    return found
 
 
 def _next_setting(tree: TargetTree, chain: Chain) -> dict[str, int] | None:
-    from forge_tui.contract import tune
-
     best = tree.node(chain.best)
-    try:
-        defaults = tune.defaults(best.source)
-        current = defaults | best.tunables
-        around = tune.neighbours(best.source, current)
-    except ContractError:
+    declared = _declared(best.source)
+    defaults = {name: values[0] for name, values in declared.items()}
+    current = defaults | best.tunables
+    if current.keys() != declared.keys():
         return None
+    around = neighbours(declared, current)
     tried = [defaults | tree.node(i).tunables for i in chain.members]
     names = list(dict.fromkeys(_changed(setting, current) for setting in around))
     start = 0
@@ -166,6 +168,25 @@ def _next_setting(tree: TargetTree, chain: Chain) -> dict[str, int] | None:
         if setting not in tried:
             return setting
     return None
+
+
+def neighbours(declared: dict[str, tuple[int, ...]], current: dict[str, int]) -> list[dict[str, int]]:
+    """All settings one step from the current one, in declared order."""
+    return [current | {name: value} for name, values in declared.items() for value in values if value != current[name]]
+
+
+@lru_cache(maxsize=256)
+def _declared(source: str) -> dict[str, tuple[int, ...]]:
+    """The values of every tunable, default first; reading a source costs milliseconds, and sweeps ask often."""
+    try:
+        defaults = tune.defaults(source)
+        around = tune.neighbours(source, defaults)
+    except ContractError:
+        return {}
+    return {
+        name: (default, *(setting[name] for setting in around if setting[name] != default))
+        for name, default in defaults.items()
+    }
 
 
 def _changed(setting: dict[str, int], current: dict[str, int]) -> str:

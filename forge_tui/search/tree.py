@@ -8,7 +8,7 @@ came, so that a resumed tree equals one that was never interrupted.
 from __future__ import annotations
 
 import math
-from bisect import bisect_right, insort
+from bisect import bisect_left, bisect_right, insort
 from dataclasses import dataclass, field
 
 from forge_tui.core.records import Edge, Evaluation, Node, Record, Target, Verdict
@@ -64,8 +64,6 @@ class Chain:
     tunes: int = 0
     tuning: int = 0
     """Settings that are running."""
-    swept: tuple[int, int] | None = None
-    """Best member and number of members when no setting was left to try."""
     duplicates: dict[str, int] = field(default_factory=dict)
     """By proposer."""
 
@@ -96,8 +94,8 @@ class TargetTree:
         self.unmended: dict[int, int] = {}
         """By failed node: repairs of it that brought no source."""
         self.champion: Chain | None = None
-        self.heads: list[Chain] = []
-        """Chains whose source has settings to try."""
+        self.heads: list[tuple[float, int, Chain]] = []
+        """Chains whose source may have settings to try: (-value, head, chain), best first."""
         self.ids: list[int] = []
         """Every node that counts, ascending."""
         self._explore = explore
@@ -268,6 +266,14 @@ class TargetTree:
             insort(self.failures, node_id)
         return node
 
+    def unlist(self, chain: Chain) -> bool:
+        """Take a chain out of those with settings to try; whether it was among them."""
+        place = bisect_left(self.heads, (-chain.value, chain.head), key=lambda entry: entry[:2])
+        if place == len(self.heads) or self.heads[place][2] is not chain:
+            return False
+        del self.heads[place]
+        return True
+
     # ---- counting
 
     def _changed(self) -> None:
@@ -330,14 +336,17 @@ class TargetTree:
             self._fast = max(self._fast or key, key)
         if node.edge is Edge.TUNE and chain is not None:
             if (value, -node.id) > (chain.value, -chain.best):
+                listed = self.unlist(chain)
                 chain.value, chain.best = value, node.id
+                if listed:
+                    insort(self.heads, (-value, chain.head, chain))
         else:
             above = chain
             chain = Chain(head=node.id, parent=above, value=value, best=node.id, below=value, members=[node.id])
             self.chains[node.id] = chain
             self._weigh(chain)
             if "@tune" in node.source:
-                self.heads.append(chain)
+                insort(self.heads, (-value, chain.head, chain))
             insort(self.roots if above is None else above.children, chain, key=_head)
         if self.champion is None or (chain.value, -chain.best) > (self.champion.value, -self.champion.best):
             self.champion = chain

@@ -7,6 +7,7 @@ import math
 
 import pytest
 
+from forge_tui.contract import tune
 from forge_tui.core.records import Edge, Evaluation, Node, Verdict
 from forge_tui.search import policy, simulate
 from forge_tui.search.config import SearchConfig, Step
@@ -267,6 +268,19 @@ def test_settings_are_swept_by_coordinate_descent(grown: Grown) -> None:
         grown.node(Edge.TUNE, parent, right(value), source=TUNED, tunables=setting)
     # A: 2 is better, 3 is not; B: 20 is better; from there A again with what was not tried yet
     assert seen == [(root, 2, 10), (1, 3, 10), (1, 2, 20), (3, 1, 20), (3, 3, 20)]
+    assert policy.tune_step(grown.tree, CONFIG) is None
+
+
+@pytest.mark.parametrize("current", [{"A": 1, "B": 10}, {"A": 3, "B": 20}])
+def test_neighbours_are_the_contracts(current: dict[str, int]) -> None:
+    """The policy's quick neighbours are those that the contract names, in the same order."""
+    assert policy.neighbours(policy._declared(TUNED), current) == tune.neighbours(TUNED, current)
+
+
+def test_a_source_whose_settings_cannot_be_read_is_not_swept(grown: Grown) -> None:
+    """Broken directives, and settings that are not declared, end a sweep quietly."""
+    grown.node(Edge.DRAFT, None, right(0.1), source="//@tune A 1 x\n")
+    grown.node(Edge.DRAFT, None, right(0.1), source=TUNED, tunables={"NOT_THERE": 1})
     assert policy.tune_step(grown.tree, CONFIG) is None
 
 
