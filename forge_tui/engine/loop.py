@@ -155,6 +155,8 @@ class Engine:
         known = [node for node in self._reader.nodes(self._id) if node.target_id in ids]
         search.restore(known, self._drops())
         for node in known:
+            if node.evaluation is not None and node.evaluation.verdict is Verdict.INFRA:
+                continue
             sha256 = node.evaluation.sha256 if node.evaluation else ""
             pipeline.remember(node.target_id, node.id, node.key, sha256)
         self._search_phase = SearchPhase(

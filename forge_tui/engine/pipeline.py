@@ -61,4 +61,12 @@ class Pipeline:
                               compile_s=built.compile_s, sha256=built.sha256)  # fmt: skip
         self.remember(target.id, node_id, key, built.sha256)
         async with self._quiet.timing():
-            return await self._evaluator.evaluate(target, built, seed)
+            evaluation = await self._evaluator.evaluate(target, built, seed)
+        if evaluation.verdict is Verdict.INFRA:
+            # it has no verdict that a later equal could share
+            self._forget(node_id)
+        return evaluation
+
+    def _forget(self, node_id: int) -> None:
+        self._keys = {key: node for key, node in self._keys.items() if node != node_id}
+        self._binaries = {key: node for key, node in self._binaries.items() if node != node_id}
