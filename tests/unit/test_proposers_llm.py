@@ -402,6 +402,7 @@ def test_the_registry_makes_models_with_the_sessions_base() -> None:
     assert isinstance(made, llm.LlmProposer)
     assert made.name == "ollama/qwen"
     assert made._api_base == "http://x"
+    assert registry.make("templates", options()).name == "templates"
     with pytest.raises(UsageError):
         registry.make(" ", options())
 
