@@ -74,7 +74,7 @@ def load_model(spec: ModelSpec, device: str, seed: int = 0) -> LoadedModel:
             module.to(device=where, dtype=dtype) if dtype is not None else module.to(where)
             args = move(args, where, dtype)
             kwargs = move(kwargs, where, dtype)
-        except (RuntimeError, NotImplementedError, AttributeError) as error:
+        except Exception as error:
             raise explain(error, spec, f"The model could not be moved to {where}") from error
     own = _own_modules(module, source, imported)
     return LoadedModel(spec=spec, module=module, args=args, kwargs=kwargs, workload=workload, device=where,

@@ -24,20 +24,28 @@ def real_bytes(spec: TensorSpec) -> int:
     return min(count, spec.span) * ITEMSIZE[spec.dtype]
 
 
-def bytes_moved(signature: Signature) -> int:
-    """Every input, parameter and output once."""
-    return sum(real_bytes(i.spec) for i in signature.inputs) + sum(real_bytes(o.spec) for o in signature.outputs)
+def bytes_moved(signature: Signature, read_bytes: int | None = None) -> int:
+    """Every input, parameter and output once; `read_bytes` is what is really read, where that is known to be less."""
+    inputs = sum(real_bytes(i.spec) for i in signature.inputs)
+    return (inputs if read_bytes is None else min(inputs, read_bytes)) + sum(
+        real_bytes(o.spec) for o in signature.outputs
+    )
 
 
 def floor_of(
-    signature: Signature, flops: Mapping[str, int], ceilings: Ceilings, kind: Literal["cpu", "cuda"]
+    signature: Signature,
+    flops: Mapping[str, int],
+    ceilings: Ceilings,
+    kind: Literal["cpu", "cuda"],
+    read_bytes: int | None = None,
 ) -> Floor:
     """The floor from bytes over copy bandwidth, matrix work over its rate, and on CUDA one launch.
 
     `flops` is the matrix work by dtype name. A dtype without a measured rate counts at the fastest one, which keeps
-    the floor below the truth.
+    the floor below the truth. `read_bytes` is what the original reads of its inputs: less than their size where it
+    looks up rows of a table, slices, or ignores an input.
     """
-    moved = bytes_moved(signature)
+    moved = bytes_moved(signature, read_bytes)
     gbps = ceilings.copy_gbps
     if moved <= ceilings.cache_bytes:
         gbps = max(gbps, ceilings.cached_copy_gbps)

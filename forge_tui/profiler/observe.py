@@ -25,8 +25,9 @@ from forge_tui.models.calls import (
 )
 from forge_tui.models.load import LoadedModel
 from forge_tui.profiler.calltree import Call
+from forge_tui.profiler.floor import real_bytes
 from forge_tui.profiler.passes import Recorder
-from forge_tui.profiler.sites import NOT_REPLACEABLE, Site, Sites, has_tensor
+from forge_tui.profiler.sites import NOT_REPLACEABLE, Site, Sites, is_step
 from forge_tui.profiler.watch import Frame, Watch, storage_of
 
 
@@ -49,6 +50,8 @@ class Group:
     """Matrix work of one call by dtype."""
     matrix_calls: int = 0
     """Matrix products and convolutions in one call."""
+    read_bytes: int = 0
+    """What the first call read of its inputs, each element once."""
 
     def signature(self, device: torch.device) -> Signature:
         """The signature, with the alignment that all calls had."""
@@ -84,12 +87,26 @@ def describe_site_call(
     if not site.qualname:
         raise NotEligible(NOT_REPLACEABLE)
     module = site.module
+    if torch._C._functorch.maybe_current_level() is not None:  # noqa: SLF001 - tensors there have no memory of their own
+        raise NotEligible("it runs inside a transform of torch.func")
     if module is not None:
         if module.training or any(m.training for m in module.modules()):
             raise NotEligible("it is in training mode")
         if any(_has_hooks(child) for child in module.modules() if child is not module):
             raise NotEligible("a module inside it has hooks, which a kernel would skip")
     return describe_call(site.fn, args, kwargs, module, closure)
+
+
+def _read_bytes(description: CallDescription, frame: Frame) -> int:
+    """Bytes read, at most the size of the inputs; inputs on one storage share what is read of it."""
+    sizes: dict[int, int] = {}
+    for tensor, item in zip(description.tensors, description.inputs, strict=True):
+        storage = storage_of(tensor)
+        sizes[storage] = sizes.get(storage, 0) + real_bytes(item.spec)
+    # what was read of a closure tensor was not counted: it was no input yet
+    return sum(
+        size if storage in frame.foreign else min(size, frame.touched[storage]) for storage, size in sizes.items()
+    )
 
 
 def _has_hooks(module: nn.Module) -> bool:
@@ -157,7 +174,7 @@ class Observer:
         """Put the call into its group, or note why it has none."""
         self._watch.close()
         call = self._open.pop(token)
-        keep = has_tensor(result)
+        keep = is_step(call.site, result)
         self.recorder.pop(token, keep)
         if not keep:
             return
@@ -202,6 +219,7 @@ class Observer:
         if group is None:
             group = self.groups[key] = Group(key, call.site, len(self.groups), description=description, result=found)
             group.flops, group.matrix_calls = dict(call.frame.flops), call.frame.matrix_calls
+            group.read_bytes = _read_bytes(description, call.frame)
             group.aligns = [item.align for item in description.inputs]
         elif found is not None and group.result is not None and (
             (found.result, found.outputs) != (group.result.result, group.result.outputs)

@@ -11,7 +11,7 @@ import torch
 
 from forge_tui.models.load import LoadedModel
 from forge_tui.profiler.calltree import Call
-from forge_tui.profiler.sites import Site, Sites, has_tensor
+from forge_tui.profiler.sites import Site, Sites, is_step
 
 ROOT = "model"
 #: a generate loop of millions of calls must not fill the memory
@@ -157,7 +157,9 @@ class TimingListener:
     def leave(self, token: int, result: Any) -> None:
         """Mark the end."""
         self._ends[token] = self._clock.mark()
-        self.recorder.pop(token, has_tensor(result))
+        site = self.recorder.sites[token]
+        assert site is not None
+        self.recorder.pop(token, is_step(site, result))
 
     def abandon(self, token: int) -> None:
         """A call that raised is not kept."""

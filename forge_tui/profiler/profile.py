@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Literal, cast
 
 import msgspec
 import torch
@@ -143,7 +143,8 @@ def _measure(
             continue
         mean = sum(times[key]) / len(times[key])
         signature = group.signature(device)
-        floor = floor_of(signature, group.flops, ceilings, "cuda" if device.type == "cuda" else "cpu")
+        kind: Literal["cpu", "cuda"] = "cuda" if device.type == "cuda" else "cpu"
+        floor = floor_of(signature, group.flops, ceilings, kind, group.read_bytes)
         found[key] = _Measured(group, mean, group.calls * mean / 1e3 / model_ms, signature, floor,
                                headroom_ms(group.calls, mean, floor.floor_us))  # fmt: skip
     return found

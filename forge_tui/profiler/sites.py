@@ -146,8 +146,13 @@ class _TorchCalls(TorchFunctionMode):
         return result
 
 
+def is_step(site: Site, result: Any) -> bool:
+    """Whether a call is a step of the model: every module is, the rest if they give tensors."""
+    return site.kind == "module" or has_tensor(result)
+
+
 def has_tensor(value: Any) -> bool:
-    """Whether a result is a tensor or a sequence or dictionary with one; what is not is no step of the model."""
+    """Whether a result is a tensor, or a sequence or dictionary with one."""
     if isinstance(value, Tensor):
         return True
     if isinstance(value, (tuple, list)):

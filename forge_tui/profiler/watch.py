@@ -14,9 +14,12 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
+from forge_tui.models.strided import real_elements
 from forge_tui.models.trees import dtype_name
 
 _LIFT = {torch.ops.aten.lift_fresh.default, torch.ops.aten.lift_fresh_copy.default}
+_GATHER = {torch.ops.aten.embedding, torch.ops.aten.index, torch.ops.aten.index_select, torch.ops.aten.gather,
+           torch.ops.aten.take}  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -34,6 +37,8 @@ class Frame:
     flops: Counter[str] = field(default_factory=Counter)
     """Matrix work by dtype."""
     matrix_calls: int = 0
+    touched: Counter[int] = field(default_factory=Counter)
+    """Bytes that its operations read of each input storage, repeated reads counted each time."""
 
     def refuse(self, reason: str) -> None:
         """Keep the first reason."""
@@ -69,7 +74,10 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         del types
-        kwargs = kwargs or {}
+        with torch._C.DisableTorchFunction():  # noqa: SLF001 - what runs here is no call of the model's Python code
+            return self._run(func, args, kwargs or {})
+
+    def _run(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         self.now = next(self._count)
         read = [t for t in pytree.tree_leaves((args, kwargs)) if _plain(t)]
         known = {storage_of(t) for t in read}
@@ -90,8 +98,24 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for t in pytree.tree_leaves(result):
             if _plain(t) and storage_of(t) not in known:
                 self._born[storage_of(t)] = self.now
-        self._work(func, args, kwargs, result)
+        if self.frames:
+            self._touches(func, args, kwargs, result)
+            self._work(func, args, kwargs, result)
         return result
+
+    def _touches(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
+        returns = func._schema.returns  # noqa: SLF001
+        if any(r.alias_info is not None and not r.alias_info.is_write for r in returns):
+            return  # a view reads nothing
+        gathers = getattr(func, "_overloadpacket", None) in _GATHER
+        most = sum(_real_bytes(t) for t in pytree.tree_leaves(result) if _plain(t))
+        for position, tensor in enumerate(t for t in pytree.tree_leaves((args, kwargs)) if _plain(t)):
+            size = _real_bytes(tensor)
+            if gathers and position == 0:
+                size = min(size, most)  # of a table it reads the rows that are asked for
+            for frame in self.frames:
+                if (storage := storage_of(tensor)) in frame.storages:
+                    frame.touched[storage] += size
 
     def _reads(self, tensors: Sequence[Tensor]) -> None:
         for tensor in tensors:
@@ -148,6 +172,10 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def _plain(value: Any) -> bool:
     return isinstance(value, Tensor) and value.layout is torch.strided
+
+
+def _real_bytes(tensor: Tensor) -> int:
+    return real_elements(tensor.shape, tensor.stride()) * tensor.element_size()
 
 
 def _random_states(tensors: Sequence[Tensor]) -> list[Tensor]:

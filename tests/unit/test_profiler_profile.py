@@ -225,3 +225,54 @@ def test_workload(tmp_path):
     assert spots["Linear"].calls == 2
     linear = target(profile, "Linear")
     assert (linear.instances, linear.calls, linear.flops) == (("",), 2, 2 * 2 * 4 * 4)
+
+
+def test_floor_counts_what_is_read(tmp_path):
+    """Rows of a table, a slice of an input, and an input that is not read at all count as what is read of them."""
+    extra = (
+        "def rows(table, ids):\n    return torch.nn.functional.embedding(ids, table)\n"
+        "def part(x, unused):\n    return x[:, :1] + 1\n"
+        "def same(x, y):\n    return x + y\n"
+    )
+    body = (
+        "t = torch.ones(1000, 4)\n        a = rows(t, torch.arange(3)) + part(x, t)[:3]\n"
+        "        return a + same(x, x)[:3]"
+    )
+    _, profile = profile_file(write(tmp_path, body, extra), tmp_path)
+    assert target(profile, "rows").bytes_moved == 4 * (3 * 4 + 3 * 4) + 8 * 3
+    assert target(profile, "part").bytes_moved == 4 * (4 + 4)
+    assert target(profile, "same").bytes_moved == 4 * (2 * 16 + 16), "two inputs, though one storage here"
+
+
+ODD = {
+    "transform": ("def f(a):\n    return a * 2\n", "return torch.vmap(f)(x)",
+                  ("f", "it runs inside a transform of torch.func")),
+    "dataclass": (("import dataclasses\n@dataclasses.dataclass\nclass Out:\n    a: torch.Tensor\n"
+                  "class Inner(nn.Module):\n    def forward(self, x):\n        return Out(x + 1)\n"
+                  "INNER = Inner()\n"), "return INNER(x).a", None),
+    "script": (("class S(nn.Module):\n    def forward(self, x):\n        return x * 2 + 1\n"
+               "SCRIPTED = torch.jit.script(S().eval())\n"), "return SCRIPTED(x)", None),
+    "numpy": ("def via(x):\n    return torch.from_numpy(x.numpy() * 2)\n", "return via(x) + 1", None),
+    "caught": ("def bad(x):\n    raise ValueError\n",
+               "try:\n            bad(x)\n        except ValueError:\n            pass\n        return x + 1", None),
+    "gradient": ("def energy(x):\n    return (x * x).sum()\n",
+                 ("with torch.enable_grad():\n            y = x.detach().requires_grad_()\n"
+                 "            return torch.autograd.grad(energy(y), y)[0]"), ("energy", "the result needs a gradient")),
+    "autocast": ("LINEAR = nn.Linear(4, 4).eval().requires_grad_(False)\n",
+                 ("with torch.autocast('cpu', torch.bfloat16):\n"
+                  "            return torch.nn.functional.linear(x, LINEAR.weight)"),
+                 ("F.linear", "called on its own it gives another form of out0")),
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+@pytest.mark.parametrize("case", ODD)
+def test_odd_models(tmp_path, case):
+    """Models that use more of torch are profiled without harm: the same calls in every pass, honest reasons."""
+    extra, forward, refused = ODD[case]
+    loaded, profile = profile_file(write(tmp_path, forward, extra), tmp_path)
+    assert profile.warnings == ()
+    assert sum(h.self_ms for h in profile.hotspots) == pytest.approx(profile.model_ms)
+    if refused:
+        assert refused in {(h.name, h.reason) for h in profile.hotspots}
+    assert torch.isfinite(loaded.run().float()).all()
