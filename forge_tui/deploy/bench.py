@@ -81,14 +81,10 @@ class WorkerBench:
         # without winners: this process sees the original model alone
         try:
             await self._send(worker, "prepare", Prepared, _PREPARE_S, **(self._fields | {"winners": []}))
-            return await self._send(
-                worker, "compiled", CompileResult, self._compile_timeout_s + self._limit_s(budget_s), budget_s=budget_s,
-                timeout_s=self._compile_timeout_s,
-            )  # fmt: skip
-        except WorkerDied as error:
-            if error.timed_out:
-                return CompileResult(comparison=None, failure=f"Not ready within {self._compile_timeout_s:g} s.")
-            return CompileResult(comparison=None, failure=error.what)
+            result = await self._send(worker, "compile", CompileResult, self._compile_timeout_s)
+            if result.failure:
+                return result
+            return await self._send(worker, "compiled", CompileResult, self._limit_s(budget_s), budget_s=budget_s)
         except ForgeError as error:
             return CompileResult(comparison=None, failure=error.what)
         finally:
@@ -98,9 +94,9 @@ class WorkerBench:
         """End the worker."""
         await self._worker.stop()
 
-    async def _request(self, op: str, kind: type[R], budget_s: float, **fields: Any) -> R:
+    async def _request(self, op: str, kind: type[R], limit_s: float, **fields: Any) -> R:
         await self.prepare()
-        return await self._send(self._worker, op, kind, self._limit_s(budget_s), **fields)
+        return await self._send(self._worker, op, kind, self._limit_s(limit_s), **fields)
 
     def _limit_s(self, budget_s: float) -> float:
         """A request's limit: generous against the model's own time, so that only what hangs is killed."""

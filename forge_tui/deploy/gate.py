@@ -6,6 +6,7 @@ Plain logic over a `Bench`; no torch here. A kernel stays only if taking it out 
 from __future__ import annotations
 
 import statistics
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -51,6 +52,7 @@ class Gate:
         self._alone: dict[int, Served] = {}
         self._facts: dict[int, dict[str, Any]] = {}
         self._budget_s = 1.0
+        self._model_s = 0.0
         self._tolerance = ""
 
     async def run(self, *, compile_baseline: bool) -> Deployment:
@@ -62,7 +64,8 @@ class Gate:
         prepared = await self._bench.prepare()
         self._tolerance = prepared.tolerance
         self._budget_s = min(8.0, max(1.0, 0.03 * prepared.model_ms))
-        self._say(f"The original model takes {prepared.model_ms:.3g} ms; allowed difference: {prepared.tolerance}.", None)
+        self._model_s = prepared.model_ms / 1e3
+        self._say(f"The original takes {prepared.model_ms:.3g} ms; allowed difference: {prepared.tolerance}.", None)
         if prepared.incomparable:
             kept: list[int] = []
             for i in range(len(self._winners)):
@@ -150,31 +153,41 @@ class Gate:
     # ---- backward elimination
 
     async def _eliminate(self, kept: list[int]) -> list[int]:
+        if len(kept) == 1 and (self._partial(kept[0]).get("alone_ci") or (0.0,))[0] > 1.0:
+            return kept  # beside no others it was measured already
         proven: set[int] = set()
         while kept:
             hidden = await self._hidden(kept)
             gains: dict[int, Comparison] = {}
             for i in [i for i in kept if i not in proven]:
-                if self._short_of_time():
-                    self._exclude(i, "there was no time left to see whether it helps inside the model")
-                    return await self._eliminate([j for j in kept if j != i])
-                try:
-                    gains[i] = await self._bench.compare(kept, [j for j in kept if j != i], self._budget_s)
-                except ForgeError as error:
-                    self._exclude(i, f"the model could not be timed with and without it: {_lower(error.what)}")
-                    return await self._eliminate([j for j in kept if j != i])
-                self._say(f"{self._winners[i].target.name} beside the others: {gains[i].words()}.", None)
-                if gains[i].ci[0] > 1.0:
+                comparison = await self._gain(i, kept)
+                if comparison is None:
+                    kept = [j for j in kept if j != i]
+                elif comparison.ci[0] > 1.0:
                     proven.add(i)
-            losers = [i for i in gains if i not in proven]
-            if not losers:
+                else:
+                    gains[i] = comparison
+            if not gains:
                 return kept
-            worst = min(losers, key=lambda i: gains[i].speedup)
+            worst = min(gains, key=lambda i: gains[i].speedup)
             self._exclude(worst, _no_gain(gains[worst]) + await self._why_hidden(worst, kept, hidden))
             kept = [i for i in kept if i != worst]
             if hidden:
                 proven = set()  # what another kernel hid is called now: everything is asked again
         return kept
+
+    async def _gain(self, i: int, kept: list[int]) -> Comparison | None:
+        """The model with all of `kept` over the model without `i`; None if that cannot be had, and `i` is out."""
+        if self._short_of_time():
+            self._exclude(i, "there was no time left to see whether it helps inside the model")
+            return None
+        try:
+            comparison = await self._bench.compare(kept, [j for j in kept if j != i], self._budget_s)
+        except ForgeError as error:
+            self._exclude(i, f"the model could not be timed with and without it: {_lower(error.what)}")
+            return None
+        self._say(f"{self._winners[i].target.name} beside the others: {comparison.words()}.", None)
+        return comparison
 
     async def _hidden(self, kept: list[int]) -> set[int]:
         """Kernels that serve fewer calls beside the others than alone: their calls lie inside another's."""
@@ -244,7 +257,9 @@ class Gate:
         gap = check.difference
         return Deployment(
             baseline_ms=baseline_ms, deployed_ms=deployed_ms, speedup=final.speedup, speedup_ci=final.ci,
-            max_abs_error=gap.max_abs, rms_error=gap.rms, within_tolerance=gap.within, decisions=decisions,
+            # JSON has no infinity
+            max_abs_error=min(gap.max_abs, sys.float_info.max), rms_error=min(gap.rms, sys.float_info.max),
+            within_tolerance=gap.within, decisions=decisions,
             tolerance=self._tolerance, samples=tuple(final.samples),
         )  # fmt: skip
 
@@ -268,7 +283,7 @@ class Gate:
 
     def _short_of_time(self) -> bool:
         """Whether what is left is needed for the last measurement."""
-        return self._bench.remaining_s() < 10 * self._budget_s + 5
+        return self._bench.remaining_s() < 10 * self._budget_s + 30 * self._model_s + 5
 
 
 def _unserved(served: Served) -> str:
@@ -304,5 +319,6 @@ def _no_gain(comparison: Comparison) -> str:
 def _lower(sentence: str) -> str:
     """A sentence as the end of another one."""
     sentence = sentence.strip().rstrip(".")
-    return sentence[:1].lower() + sentence[1:] if sentence[1:2].islower() else sentence
+    first = sentence.partition(" ")[0]
+    return sentence[:1].lower() + sentence[1:] if first.istitle() and first.isalpha() else sentence
 

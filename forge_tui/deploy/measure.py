@@ -16,6 +16,8 @@ from forge_tui.deploy.stats import speedup
 
 _MIN_SAMPLE_S = 0.002
 _MIN_PAIRS = 8
+_MIN_PAIRS_SLOW = 5
+_SLOW_S = 1.0
 _MAX_PAIRS = 200
 _TIGHT = 0.01
 _HOST_S = 0.25
@@ -59,13 +61,16 @@ def compare(
     """Time `run` in two states, A B, B A, A B, ... until the interval of the speedup is tight or the time is over.
 
     `first` and `second` switch to a state, outside of the timed part. The number of samples is decided by the width of
-    the interval and the time, never by which side of 1 it lies on. There are at least 8 pairs, however long they take.
+    the interval and the time, never by which side of 1 it lies on. There are at least 8 pairs, however long they take
+    (5, where a run takes over a second).
     """
-    repeats = 1
+    repeats, least = 1, _MIN_PAIRS
     for state in (first, second):
         state()
         timed(run, sync, 1)
-        repeats = max(repeats, int(_MIN_SAMPLE_S / max(timed(run, sync, 1), 1e-7)) + 1)
+        once = timed(run, sync, 1)
+        repeats = max(repeats, int(_MIN_SAMPLE_S / max(once, 1e-7)) + 1)
+        least = _MIN_PAIRS_SLOW if once > _SLOW_S else least
     pairs: list[tuple[float, float]] = []
     deadline = time.perf_counter() + budget_s
     with quiet():
@@ -75,9 +80,13 @@ def compare(
                 (first if name == "a" else second)()
                 times[name] = timed(run, sync, repeats) * 1e3
             pairs.append((times["a"], times["b"]))
-            if len(pairs) >= _MIN_PAIRS and len(pairs) % 4 == 0:
+            if len(pairs) < least:
+                continue
+            if time.perf_counter() > deadline:
+                break
+            if len(pairs) % 4 == 0:
                 mid, low, high = speedup(pairs)
-                if (high - low) < _TIGHT * mid or time.perf_counter() > deadline:
+                if high - low < _TIGHT * mid:
                     break
     mid, low, high = speedup(pairs)
     return Comparison(speedup=mid, ci=(low, high), samples=pairs)

@@ -93,19 +93,22 @@ class Session:
                 )  # fmt: skip
         return HostTimes()
 
-    def compiled(self, budget_s: float) -> CompileResult:
-        """The original model under torch.compile against eager, in turns."""
+    def compile(self) -> CompileResult:
+        """Compile the original model with torch.compile and compare its outputs with eager's."""
         module = self._loaded.module
         module.compile()
-        compiled = module._compiled_call_impl  # noqa: SLF001 - the switch between the two states
         try:
             for _ in range(2):  # the second run finds what the first one specialised on
                 outputs = compare.run_outputs(self._loaded, self._seed)
         except Exception as error:  # noqa: BLE001 - a model that torch.compile cannot take is an answer
             return CompileResult(comparison=None, failure=f"{type(error).__name__}: {_first_line(error)}")
         gap = compare.difference(outputs, self._base, self._tolerance)
-        if not gap.within:
-            return CompileResult(comparison=None, failure=f"It gives other results: {gap.why}.")
+        return CompileResult(comparison=None, failure="" if gap.within else f"It gives other results: {gap.why}.")
+
+    def compiled(self, budget_s: float) -> CompileResult:
+        """The compiled original over eager, in turns."""
+        module = self._loaded.module
+        compiled = module._compiled_call_impl  # noqa: SLF001 - the switch between the two states
 
         def use(implementation: Any) -> None:
             module._compiled_call_impl = implementation  # noqa: SLF001
@@ -169,6 +172,9 @@ class _Handlers:
     def host(self, message: dict[str, Any]) -> dict[str, Any]:
         return _reply(self._open().host(message["index"]))
 
+    def compile(self, _: dict[str, Any]) -> dict[str, Any]:
+        return _reply(self._open().compile())
+
     def compiled(self, message: dict[str, Any]) -> dict[str, Any]:
         return _reply(self._open().compiled(message["budget_s"]))
 
@@ -189,7 +195,7 @@ def main(argv: list[str]) -> None:
 
     warnings.simplefilter("ignore")
     handlers = _Handlers()
-    names = ("prepare", "check", "compare", "host", "compiled")
+    names = ("prepare", "check", "compare", "host", "compile", "compiled")
     serve({name: getattr(handlers, name) for name in names}, *fds_from_argv(argv))
 
 
