@@ -17,8 +17,9 @@ MAX_BYTES = 256 * 1024
 
 Kind = Literal["name", "number", "string", "char", "punct"]
 
-# GCC and nvcc also join lines where blanks stand between the backslash and the end of the line
-_SPLICE = re.compile(r"\\[ \t]*\n")
+_SPLICE = re.compile(r"\\\n")
+# some compilers join lines where blanks stand behind the backslash, some do not: the blanks are taken away
+_LOOSE_SPLICE = re.compile(r"\\[ \t]+(?=\n)")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 _TOKEN = re.compile(
     r"""
@@ -36,6 +37,7 @@ _TOKEN = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _RAW_PREFIXES = ("R", "u8R", "uR", "UR", "LR")
+_SUFFIX = re.compile(r"[\w$]")
 _KINDS: dict[str, Kind] = {
     "name": "name", "number": "number", "string": "string", "raw": "string", "char": "char", "punct": "punct",
 }  # fmt: skip
@@ -84,7 +86,7 @@ class Source:
 
 
 def normalise(text: str) -> str:
-    """The text with Unix line ends and a final one.
+    """The text with Unix line ends, a final one, and no blanks behind a continuation's backslash.
 
     Raises:
         ContractError: the text is too big, or holds characters no source needs.
@@ -100,6 +102,7 @@ def normalise(text: str) -> str:
     if control:
         line = text.count("\n", 0, control.start()) + 1
         raise ContractError(f"Line {line} holds the control character 0x{ord(control[0]):02x}.")
+    text = _LOOSE_SPLICE.sub(r"\\", text)
     return text if text.endswith("\n") else text + "\n"
 
 
@@ -190,6 +193,9 @@ class _Reader:
                 raise ContractError(f"Line {line} has a stray `{text}`.")
         if text in _RAW_PREFIXES and self.spliced.startswith('"', match.end()):
             raise ContractError(f"Line {line} opens a raw string that does not end.")
+        if kind in ("string", "char") and _SUFFIX.match(self.spliced, match.end()):
+            # a suffix or the prefix of the next literal: which of them depends on macros
+            raise ContractError(f"Line {line} has a literal with a name behind it; put a blank between them.")
         if kind == "string" and text[0] != '"':
             # inside a raw string the compiler does not join lines, so its end may differ from the one seen here
             first = bisect.bisect_left(self.splices, match.start())

@@ -25,6 +25,7 @@ def test_tokens_carry_the_line_of_the_original_text():
 def test_a_word_split_over_lines_is_one_word():
     """A backslash at a line's end, blanks behind it too, joins what it splits."""
     assert texts("as\\\nm sta\\  \ntic") == ["asm", "static"]
+    assert read("sta\\ \t\ntic").text == "sta\\\ntic\n"
 
 
 def test_strings_and_comments_hide_their_content():
@@ -68,6 +69,9 @@ def test_windows_line_ends_are_the_same_source():
         ('R"x(abc)y"', "Line 1 opens a raw string that does not end."),
         ('R"a\\b(x)a\\b"', "Line 1 opens a raw string that does not end."),
         ('R"x(abc)x\\\n" asm; ")x"', "The raw string on line 1 holds a line continuation."),
+        ('"a"R"q(x)" )q"', "Line 1 has a literal with a name behind it; put a blank between them."),
+        ("u8R\"(a)\"R\"(b)\"", "Line 1 has a literal with a name behind it; put a blank between them."),
+        ("'a'_km", "Line 1 has a literal with a name behind it; put a blank between them."),
         ("??=include <x>", "Trigraphs (`??/`, `??=`) are not allowed."),
         ("a @ b", "Line 1 has a stray `@`."),
         ("int \\u0061sm;", "Line 1 has a stray `\\`."),
