@@ -210,6 +210,8 @@ class SearchPhase:
         self._next_id += 1
         self._store.add_node(self._session, node)
         self._search.begin(step, node)
+        # with a source there, the next step of this target may be decided
+        self._wake.set()
         return node
 
     def _failed_proposal(self, step: Step, proposal: Proposal) -> None:
