@@ -15,9 +15,10 @@ pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 
 PIECES = [
     "EVIL", "EVIL", "EVIL", " ", " ", "\n", "\n", "\n", '"', "'", "\\\n", "\\ \n", 'R"(', ')"', 'R"x(', ')x"',
-    'u8R"(', "/*", "*/", "//", "/", "*", "1", "a", "R", "u8", "L", "0x1p", ".5", "e+", "\t", "(", ")", "\r\n", "%:", "$", "é",
-    '"EVIL"', '"a\\\n"', 'R"(EVIL\n)"', 'R"(a\\)"', 'R"q(EVIL)" )q"', "// EVIL \\\n EVIL \n", "/* EVIL */",
-    "/\\\n* EVIL */", "'a'", "1'0", "1'a'", 'L"EVIL"', 'fooR"("', "E\\\nVIL", "\\\nEVIL", 'R\\\n"(EVIL)"', "\\\\", '\\"',
+    'u8R"(', "/*", "*/", "//", "/", "*", "1", "a", "R", "u8", "L", "0x1p", ".5", "e+", "\t", "(", ")", "\r\n", "%:",
+    "$", "é", '"EVIL"', '"a\\\n"', 'R"(EVIL\n)"', 'R"(a\\)"', 'R"q(EVIL)" )q"', "// EVIL \\\n EVIL \n",
+    "/* EVIL */", "/\\\n* EVIL */", "'a'", "1'0", "1'a'", 'L"EVIL"', 'fooR"("', "E\\\nVIL", "\\\nEVIL",
+    'R\\\n"(EVIL)"', "\\\\", '\\"',
 ]  # fmt: skip
 
 

@@ -27,7 +27,8 @@ def refusal(judge):
     return None
 
 
-soup = st.lists(st.sampled_from([*sorted(WORDS), "\n", "\n", "\n", "\\\n", "/*", "*/", "'", '"', 'R"(', "\t"]), max_size=60)
+PIECES = [*sorted(WORDS), "\n", "\n", "\n", "\\\n", "/*", "*/", "'", '"', 'R"(', "\t"]
+soup = st.lists(st.sampled_from(PIECES), max_size=60)
 
 
 @settings(max_examples=300, deadline=None)

@@ -89,10 +89,10 @@ def test_what_could_be_read_in_two_ways_is_refused(source, sentence):
     ['R"(', "/*", "static ", "__global__ ", "//@tune A 1\n", "\\\n", '"', "#define a b\n"],
 )
 def test_large_hostile_sources_are_read_in_linear_time(piece):
-    """A source at the size limit takes a moment whatever it repeats."""
+    """A source of half the size limit takes a moment whatever it repeats."""
     from forge_tui.contract import directives, lint
 
-    source = piece * (MAX_BYTES // len(piece))
+    source = piece * (MAX_BYTES // 2 // len(piece))
     started = time.process_time()
     for judge in (lambda: lint.check(source, "cuda"), lambda: lint.check(source, "cpp"),
                   lambda: directives.parse(source + "\n//@launch k grid=1 block=1")):  # fmt: skip
@@ -100,4 +100,4 @@ def test_large_hostile_sources_are_read_in_linear_time(piece):
             judge()
         except ContractError:
             continue
-    assert time.process_time() - started < 20
+    assert time.process_time() - started < 10
