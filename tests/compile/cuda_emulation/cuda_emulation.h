@@ -4,9 +4,8 @@
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
+#include <stdlib.h>
 #include <ucontext.h>
-
-#include <vector>
 
 #define __global__
 #define __device__
@@ -21,15 +20,13 @@ struct Index3 {
 namespace emulated {
 constexpr size_t stack_bytes = 64 * 1024;
 inline Index3 block, thread;
-inline std::vector<ucontext_t> fibers;
+inline ucontext_t* fibers = static_cast<ucontext_t*>(calloc(1024, sizeof(ucontext_t)));
 inline ucontext_t scheduler;
-inline std::vector<char> stacks;
-inline std::vector<bool> done;
+inline char* stacks = static_cast<char*>(malloc(1024 * stack_bytes));
+inline bool done[1024];
 inline unsigned current = 0;
 inline double exchange[1024];
-inline unsigned long long switches = 0;
 inline void wait() {
-    ++switches;
     swapcontext(&fibers[current], &scheduler);
 }
 template <class Body> void run_fiber(Body* body) {
@@ -41,16 +38,13 @@ template <class Body> void entry(unsigned high, unsigned low) {
     run_fiber(reinterpret_cast<Body*>((uintptr_t(high) << 32) | low));
 }
 template <class Body> void launch(unsigned gx, unsigned gy, unsigned threads, Body body) {
-    fibers.resize(threads);
-    done.resize(threads);
-    stacks.resize(threads * stack_bytes);
     for (unsigned y = 0; y < gy; ++y)
         for (unsigned x = 0; x < gx; ++x) {
             block = {x, y, 0};
             for (unsigned t = 0; t < threads; ++t) {
                 done[t] = false;
                 getcontext(&fibers[t]);
-                fibers[t].uc_stack.ss_sp = stacks.data() + t * stack_bytes;
+                fibers[t].uc_stack.ss_sp = stacks + t * stack_bytes;
                 fibers[t].uc_stack.ss_size = stack_bytes;
                 fibers[t].uc_link = nullptr;
                 const uintptr_t address = reinterpret_cast<uintptr_t>(&body);
