@@ -114,7 +114,8 @@ class ForgeApp(Commands, App[int], inherit_bindings=False):
             self.follower.start()
         self.set_interval(DRAIN_S, self.drain)
         self.set_interval(CLOCK_S, self.tick)
-        self.drain()
+        # what comes first depends on the terminal's size, which the first layout brings
+        self.call_after_refresh(self.drain)
         self.tick()
 
     def on_unmount(self) -> None:
@@ -266,10 +267,8 @@ class ForgeApp(Commands, App[int], inherit_bindings=False):
         """The status line and what hangs on it."""
         main = self.main
         main.status.show(status_pieces(self.view, self.glyphs, main.size.width or 80, self.clock()))
-        sentence = first_run(self.view, str(self.workspace.root))
-        if sentence and not self.view.targets:
-            main.candidates.rows.empty = main.hotspots.rows.empty = sentence
-            main.candidates.rows.refresh()
+        main.hotspots.set_empty(first_run(self.view, str(self.workspace.root)))
+        main.candidates.set_empty(first_run(self.view, str(self.workspace.root)))
         main.renew_around()
 
     def renew_all(self) -> None:

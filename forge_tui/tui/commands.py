@@ -149,6 +149,12 @@ class Commands(_Base):
         app.main.candidates.renew(follow=follow and app.view.live)
         self.show_selected()
 
+    def set_following(self, following: bool) -> None:
+        """Follow the newest node, or no more; the tree's title says so."""
+        app = self._forge
+        app.following = following
+        app.main.candidates.renew(follow=following and app.view.live)
+
     def show_selected(self) -> None:
         """Show the tree's node in the kernel pane; read its source if it is not known."""
         app = self._forge
@@ -169,8 +175,7 @@ class Commands(_Base):
         app = self._forge
         if isinstance(event.sender, NodeList):
             if event.by_user and app.following:
-                app.following = False
-                app.main.candidates.renew(follow=False)
+                self.set_following(False)
             self.show_selected()
         elif isinstance(event.sender, HotspotList):
             app.main.hotspots.show_detail()
@@ -198,7 +203,7 @@ class Commands(_Base):
             if node in view.nodes:
                 if app.main.candidates.rows.view is not view:
                     self.select_target(key)
-                app.following = False
+                self.set_following(False)
                 app.main.candidates.rows.go_to_node(node)
                 app.main.focus_pane("tree")
                 return
@@ -211,9 +216,8 @@ class Commands(_Base):
         if view is None or view.best is None:
             app.say("No kernel of this target is right yet.")
             return
-        app.following = False
+        self.set_following(False)
         app.main.candidates.rows.go_to_node(view.best)
-        app.main.candidates.renew(follow=False)
 
     def do_tree_follow(self) -> None:
         """To the newest node of all, and on with it."""
@@ -226,9 +230,8 @@ class Commands(_Base):
         tree = app.main.candidates.rows
         if tree.view is None or tree.view.target.id != target:
             self.select_target(target, follow=True)
-        app.following = True
         tree.go_to_node(node, by_user=False)
-        app.main.candidates.renew(follow=app.view.live)
+        self.set_following(True)
 
     def do_target_next(self) -> None:
         """The next target; in the kernel pane the next view."""

@@ -30,7 +30,8 @@ from forge_tui.tui.updates import (
     Update,
 )
 
-LIVE_STATES = frozenset({"starting", "profiling", "searching", "deploying"})
+_ROAD = ("starting", "profiling", "searching", "deploying")
+LIVE_STATES = frozenset(_ROAD)
 STALE_S = 15.0
 """A heartbeat older than this means that no engine is at work."""
 DIED_S = 4.0
@@ -133,6 +134,8 @@ class SessionView:
     trouble: str = ""
     paused: bool = False
     _orphans: dict[str, list[Node]] = field(default_factory=dict)
+    _run_began: float | None = None
+    _last_state: str = ""
 
     def apply(self, update: Update) -> Touched:
         """Take one update; what it concerns."""
@@ -205,13 +208,15 @@ class SessionView:
         return silent > (DIED_S if died else STALE_S)
 
     def elapsed_s(self, now: float) -> float:
-        """Engine time so far; goes on between heartbeats while the engine lives."""
+        """Engine time so far, over all runs of the session."""
         if self.info is None:
             return 0.0
-        if not self.live or self.engine_gone(now):
+        if not self.live:
             return self.info.elapsed_s
-        since = max(self.info.updated_at, self.info.heartbeat_at, self.info.created_at)
-        return self.info.elapsed_s + max(0.0, min(now - since, STALE_S))
+        # the store has the time of ended runs only; this one counts from its first state
+        until = max(self.info.updated_at, self.info.heartbeat_at) if self.engine_gone(now) else now
+        since = self._run_began if self._run_began is not None else self.info.created_at
+        return self.info.elapsed_s + max(0.0, until - since)
 
     def _reset(self, session: str) -> None:
         self.session = session
@@ -222,6 +227,7 @@ class SessionView:
         self.events_seen = 0
         self.paused = False
         self._orphans = {}
+        self._run_began, self._last_state = None, ""
 
     def _session_read(self, info: SessionInfo) -> Touched:
         if info.id != self.session:
@@ -280,5 +286,13 @@ class SessionView:
                 touched |= Touched.STATUS
             elif event.kind == Kind.STATE:
                 self.paused = False
+                self._note_run(event)
                 touched |= Touched.STATUS
         return touched
+
+    def _note_run(self, event: Event) -> None:
+        """A state that does not follow from the one before it is the first of another run."""
+        state = str(event.data.get("state", ""))
+        if state in _ROAD and (self._last_state not in _ROAD or _ROAD.index(state) <= _ROAD.index(self._last_state)):
+            self._run_began = event.at
+        self._last_state = state

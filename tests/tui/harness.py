@@ -22,3 +22,13 @@ def make_app(view: FakeView | None, session: str | None = None, **more: Any) -> 
     } | more  # fmt: skip
     workspace = fields.pop("workspace", Workspace(Path("/w")))
     return ForgeApp(workspace, lambda: view, session, **fields)
+
+
+def screen_lines(app: ForgeApp) -> list[str]:
+    """The text on the screen, line by line, as it would go to the terminal."""
+    return [strip.text for strip in app.screen._compositor.render_strips()]
+
+
+def screen_text(app: ForgeApp) -> str:
+    """The text on the screen."""
+    return "\n".join(screen_lines(app))

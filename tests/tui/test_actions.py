@@ -1,6 +1,6 @@
 """Every action of the registry, pressed as a key in the running app."""
 
-# ruff: noqa: D102, D103 - small helpers and checks say by their names what they do
+# ruff: noqa: D103 - small helpers and checks say by their names what they do
 
 from __future__ import annotations
 

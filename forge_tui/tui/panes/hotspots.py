@@ -21,7 +21,7 @@ class HotspotList(TreeList):
     """The call tree; a row for each callable."""
 
     def __init__(self, paint: Paint, glyphs: Glyphs, state: SessionView) -> None:
-        super().__init__(paint, glyphs, id="hotspot-list", empty="The model is being profiled; its hotspots come here.")
+        super().__init__(paint, glyphs, id="hotspot-list")
         self.state = state
         self.spots: dict[int, Hotspot] = {}
         self.shown_target: str | None = None
@@ -190,6 +190,12 @@ class HotspotsPane(Pane):
         if spot.reason:
             return [(f" {one_line(spot.reason)}", "text"), (f"{dot}{text}", "muted")]
         return [(f" {text}", "muted")]
+
+    def set_empty(self, first_run: str) -> None:
+        """The sentence for a pane without rows; `first_run` where there is no session at all."""
+        live = self.state.live or self.state.info is None
+        waiting = "The model is being profiled; its hotspots come here." if live else "This session has no profile."
+        self.rows.say_empty(first_run or waiting)
 
     @property
     def target_id(self) -> str | None:

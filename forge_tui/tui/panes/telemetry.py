@@ -119,7 +119,7 @@ class TelemetryList(LineList):
         if self.trouble:
             rows.append([(f" {self.trouble}", "warning")])
         gpus = list(self.gpus.values())
-        tall = len(gpus) * (len(GPU_MEASURES) + 1) + 1 <= max(height, 1)
+        tall = len(gpus) * (len(GPU_MEASURES) + 1) + len(HOST_MEASURES) <= max(height, 1)
         for gpu in gpus:
             if tall:
                 rows.append(self._heading(gpu))
@@ -127,8 +127,8 @@ class TelemetryList(LineList):
             else:
                 rows.append(self._compact(gpu, width))
         if not gpus and self.host.sample:
-            rows.append([(f" No GPU to watch ({one_line(self.no_gpus) or 'no NVML'}): CPU and memory of this machine.",
-                          "muted")])  # fmt: skip
+            why = one_line(self.no_gpus) or "no NVML"
+            rows.append([(f" No GPU here, so CPU and memory of this machine. ({why})", "muted")])
         if self.host.sample:
             rows.extend(self._row(self.host, measure, width) for measure in HOST_MEASURES)
         return rows
@@ -184,6 +184,14 @@ class TelemetryPane(Pane):
         self.rows = TelemetryList(paint, glyphs)
         super().__init__(paint, glyphs, state, self.rows)
 
+    def height_for(self, screen_height: int) -> int:
+        """Rows this pane wants beside others: all of its values where a third of the screen holds them."""
+        limit = max(4, screen_height // 3)
+        gpus = len(self.rows.gpus)
+        full = 1 + gpus * (len(GPU_MEASURES) + 1) + len(HOST_MEASURES)
+        wanted = full if gpus and full <= limit else gpus + len(HOST_MEASURES) + (1 if gpus else 2)
+        return min(limit, wanted + bool(self.rows.trouble))
+
     def renew_width(self) -> None:
         """Sparklines are as long as there is room."""
         self.rows.renew()
@@ -193,6 +201,7 @@ class TelemetryPane(Pane):
         for sample in samples:
             self.rows.push(sample)
         self.rows.trouble = trouble
+        self.forge.main.fit_telemetry()
         self.rows.renew()
         count = len(self.rows.gpus)
         self.show_title([(f"{count} GPU{'s' if count > 1 else ''}" if count else "CPU", "muted")])

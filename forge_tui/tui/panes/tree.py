@@ -18,8 +18,7 @@ class NodeList(TreeList):
     """Candidates below the ones they came from."""
 
     def __init__(self, paint: Paint, glyphs: Glyphs) -> None:
-        super().__init__(paint, glyphs, id="node-list",
-                         empty="No candidates yet; they come here as the search writes them.")  # fmt: skip
+        super().__init__(paint, glyphs, id="node-list")
         self.view: TargetView | None = None
         self._path: set[int] = set()
         self._known_best: int | None = None
@@ -148,14 +147,8 @@ class TreePane(Pane):
         """Show title and empty sentence again."""
         view = self.rows.view
         if view is None:
-            self.rows.empty = (
-                "No target to search yet; targets come from the profile." if self.state.live or not self.state.info
-                else "This session has no targets."
-            )
             self.show_title([])
             return
-        if not view.usable:
-            self.rows.empty = f"This target is left out: {one_line(view.unusable_reason)}"
         at = self.state.order.index(view.target.id) + 1 if view.target.id in self.state.order else 0
         dot = f" {self.glyphs.dot} "
         title: list[Piece] = [(clean(view.target.name), "target"), (f" {at}/{len(self.state.order)}", "muted"),
@@ -169,6 +162,20 @@ class TreePane(Pane):
         if follow:
             title.append((f"{dot}FOLLOW", "accent"))
         self.show_title(title)
+
+    def set_empty(self, first_run: str) -> None:
+        """The sentence for a pane without rows; `first_run` where there is no session at all."""
+        view = self.rows.view
+        if view is None:
+            live = self.state.live or self.state.info is None
+            text = "No target to search yet; targets come from the profile." if live else "This session has no targets."
+        elif not view.usable:
+            text = f"This target is left out: {one_line(view.unusable_reason)}"
+        elif self.state.live:
+            text = "No candidates yet; they come here as the search writes them."
+        else:
+            text = "No candidate was written for this target."
+        self.rows.say_empty(first_run or text)
 
     def find(self, needle: str, *, step: int = 1, after: bool = False) -> bool:
         """Closed nodes are searched too."""

@@ -43,6 +43,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
         self.state = state
         self.wish = layout.Wish()
         self.plan = layout.Plan()
+        self._telemetry_height: int | str = ""
         self.auto_zoomed = False
         """Whether the zoom came by itself, when the session ended on a small terminal."""
         self.status = Line(paint, id="status")
@@ -91,10 +92,10 @@ class MainScreen(Screen[None], inherit_bindings=False):
         yield self.small
 
     def on_mount(self) -> None:
-        """Start in the search tree."""
+        """Start in the search tree, if nothing else was asked for already."""
         self.search.display = False
         self.relayout()
-        self.focus_pane("tree")
+        self._keep_focus()
 
     # ---- layout
 
@@ -119,7 +120,16 @@ class MainScreen(Screen[None], inherit_bindings=False):
         self.footer.display = not self.plan.too_small and not self.search.display
         self.set_class(self.plan.stacked, "-stacked")
         self.set_class(len(self.plan.right) > 1, "-shared")
+        self.fit_telemetry()
         self.renew_around()
+
+    def fit_telemetry(self) -> None:
+        """Beside other panes the telemetry is as high as what it has to say."""
+        shared = len(self.plan.right) > 1
+        height: int | str = self.telemetry.height_for(self.size.height) if shared else "1fr"
+        if height != self._telemetry_height:
+            self._telemetry_height = height
+            self.telemetry.styles.height = height
 
     def _keep_focus(self) -> None:
         """A hidden pane loses the focus, and at the start none could take it yet."""

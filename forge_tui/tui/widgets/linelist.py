@@ -92,7 +92,8 @@ class LineList(ScrollView, can_focus=True, inherit_bindings=False):
             self.cursor = max(0, count - 1)
         # another virtual size costs a layout of the whole screen, so it grows in steps; max_scroll_y keeps the
         # rows that are not there out of reach
-        height = count if count <= self.size.height else -(-count // _STEP) * _STEP
+        step = 1 << max(0, min(count // 16, _STEP).bit_length() - 1)
+        height = -(-count // step) * step
         size = Size(self.content_width(), max(height, 1))
         if size != self.virtual_size:
             self.virtual_size = size
@@ -102,6 +103,13 @@ class LineList(ScrollView, can_focus=True, inherit_bindings=False):
         elif first < top + self.size.height:
             # only what changed goes over the wire: a terminal gets every cell of a dirty region
             self.refresh_lines(first, top + self.size.height - first)
+
+    def say_empty(self, sentence: str) -> None:
+        """Another sentence for while there are no rows."""
+        if sentence != self.empty:
+            self.empty = sentence
+            if not self.row_count():
+                self.refresh()
 
     def row_changed(self, row: int) -> None:
         """One row shows something else."""

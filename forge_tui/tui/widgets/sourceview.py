@@ -114,6 +114,26 @@ class SourceView(LineList):
         """A line's text."""
         return "".join(text for text, _ in self._lines[row])
 
+    def cursor_kind(self, row: int) -> str:
+        """Only numbered lines are marked; other text is scrolled."""
+        return super().cursor_kind(row) if self._numbers else ""
+
+    def do_list_down(self) -> None:
+        """A line down; text without numbers scrolls."""
+        self._step(1)
+
+    def do_list_up(self) -> None:
+        """A line up; text without numbers scrolls."""
+        self._step(-1)
+
+    def _step(self, rows: int) -> None:
+        if self._numbers:
+            self.move_to(self.cursor + rows)
+            return
+        top = max(0, min(round(self.scroll_y) + rows, self.max_scroll_y))
+        self.scroll_rows(top)
+        self.move_to(top if rows < 0 else top + self.size.height - 1)
+
     def render_line(self, y: int) -> Strip:
         """Number, then the part of the line that the window is scrolled to."""
         row = y + round(self.scroll_y)
