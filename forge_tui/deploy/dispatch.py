@@ -80,7 +80,10 @@ class ModuleForward(Replaced):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The instance's forward: a kernel's result, or the original's."""
         if is_compiling() or not self._switch.on:
-            return self.original(*args, **kwargs)
+            # written out: torch.compile cannot trace the making of a bound method
+            if self._prior is MISSING:
+                return type(self._module).forward(self._module, *args, **kwargs)
+            return self._prior(*args, **kwargs)
         scope = self._scope
         if scope is None:
             return self._serve(args, kwargs)
@@ -148,9 +151,12 @@ class CleanState:
 
 
 def function_wrapper(
-    original: Callable[..., Any], dispatch: Dispatch, scope: Scope | None, switch: Switch
+    original: Callable[..., Any], qualname: str, dispatch: Dispatch, scope: Scope | None, switch: Switch
 ) -> Callable[..., Any]:
-    """What stands in the namespaces for a function; with a scope it is active only inside the model."""
+    """What stands in the namespaces for the function `module:qualname`; with a scope, active only inside the model.
+
+    It is pickled by that name, so that the reader of a pickle gets the original.
+    """
     attempt = dispatch.attempt
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -160,5 +166,6 @@ def function_wrapper(
         return original(*args, **kwargs) if type(result) is Miss else result
 
     wrapper = functools.wraps(original)(call)
+    wrapper.__module__, _, wrapper.__qualname__ = qualname.partition(":")
     wrapper.forge_deployed = True  # type: ignore[attr-defined]
     return wrapper

@@ -101,7 +101,7 @@ class Patch:
         before: dict[int, tuple[nn.Module, dict[str, Any]]] = {}
         self._patch_modules([i for i in items if i.target.kind == "module"], before,
                             [root, *scopes] if any(i.target.kind == "torch" for i in items) else [])  # fmt: skip
-        self._patch_functions([i for i in items if i.target.kind != "module"], before)
+        self._patch_functions([i for i in items if i.target.kind != "module"])
         for module, names in before.values():
             names["__getstate__"] = vars(module).get("__getstate__", MISSING)
             self._sites.append(_Site(vars(module), "__getstate__", CleanState(module, names)))
@@ -180,9 +180,7 @@ class Patch:
             self._sites.append(_Site(vars(module), "forward", forward))
             before.setdefault(id(module), (module, {}))[1]["forward"] = vars(module).get("forward", MISSING)
 
-    def _patch_functions(
-        self, items: list[Deployable], before: dict[int, tuple[nn.Module, dict[str, Any]]]
-    ) -> None:
+    def _patch_functions(self, items: list[Deployable]) -> None:
         by_function: dict[int, tuple[Callable[..., Any], list[Deployable]]] = {}
         for item in items:
             function = unwrapped(find_function(item.target.qualname))
@@ -190,7 +188,8 @@ class Patch:
         for function, here in by_function.values():
             torch_kind = here[0].target.kind == "torch"
             dispatch = Dispatch([self._guard(item, function) for item in here])
-            wrapper = function_wrapper(function, dispatch, self._scope if torch_kind else None, self._switch)
+            scope = self._scope if torch_kind else None
+            wrapper = function_wrapper(function, here[0].target.qualname, dispatch, scope, self._switch)
             self._wrappers[id(wrapper)] = (wrapper, function)
             for namespace, name, _ in _holders({id(function): function}, self._torch_names() if torch_kind else None):
                 self._sites.append(_Site(namespace, name, wrapper))
@@ -199,7 +198,6 @@ class Patch:
             for module in self._root.modules():
                 for name in [name for name, value in vars(module).items() if value is function]:
                     self._sites.append(_Site(vars(module), name, wrapper))
-                    before.setdefault(id(module), (module, {}))[1][name] = function
 
     def _torch_names(self) -> set[str]:
         return {"torch.nn.functional"} | {n for n in self._own if n.partition(".")[0] != "torch"}

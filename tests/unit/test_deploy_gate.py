@@ -76,8 +76,8 @@ class SimulatedBench:
             reasons = facts.get("reasons", {})
             served.append(Served(calls=calls, fallbacks=sum(reasons.values()), reasons=reasons,
                                  fault=facts.get("fault", "")))
-        within = error <= 1.0
-        gap = Difference(max_abs=error, rms=error / 2, within=within, why="" if within else f"output differs by {error}")
+        why = "" if error <= 1.0 else f"output differs by {error}"
+        gap = Difference(max_abs=error, rms=error / 2, within=not why, why=why)
         return Check(difference=gap, served=served)
 
     async def compare(self, first, second, budget_s):
@@ -94,7 +94,8 @@ class SimulatedBench:
         if self.compile_ms is None:
             return CompileResult(comparison=None, failure="Not ready within 60 s.")
         ratio = 100.0 / self.compile_ms
-        return CompileResult(comparison=Comparison(speedup=ratio, ci=(ratio, ratio), samples=[(self.compile_ms, 100.0)]))
+        comparison = Comparison(speedup=ratio, ci=(ratio, ratio), samples=[(self.compile_ms, 100.0)])
+        return CompileResult(comparison=comparison)
 
 
 async def decide(bench, compile_baseline=False):

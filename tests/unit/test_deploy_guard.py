@@ -25,12 +25,14 @@ def guard_of(module, *args, plan=None, compute=norm_compute, **kwargs):
 
 @pytest.fixture
 def norm():
+    """A module whose parameters need no gradient."""
     torch.manual_seed(0)
     return Norm().eval().requires_grad_(False)
 
 
 @pytest.fixture
 def x():
+    """Its input."""
     torch.manual_seed(1)
     return torch.randn(4, 32)
 
@@ -323,7 +325,7 @@ def test_a_change_inside_a_target_with_children_goes_to_the_original(x, change, 
 
 
 def test_a_global_hook_concerns_targets_with_children(norm, x):
-    """torch runs global hooks for every module; the target's own still run around it."""
+    """Global hooks run for every module; the target's own still run around it."""
     block = Block().eval().requires_grad_(False)
     guard, kernel = guard_of(block, x, compute=block_compute)
     leaf, leaf_kernel = guard_of(norm, x)
@@ -408,7 +410,8 @@ def test_results_are_put_together_as_the_original_does():
 def test_constants_of_every_kind_are_compared():
     """Signed zeros, NaN, dtypes, devices, slices, sizes, nested containers."""
 
-    def fn(x, pair=(1, 2), *, zero=0.0, nan=float("nan"), dtype=torch.float32, device=None, where=slice(0, 2), size=None):
+    def fn(x, pair=(1, 2), *, zero=0.0, nan=float("nan"), dtype=torch.float32, device=None,
+           where=slice(0, 2), size=None):
         return x.to(dtype) + 1
 
     x = torch.randn(3)
@@ -418,7 +421,8 @@ def test_constants_of_every_kind_are_compared():
     guard = GuardedKernel(make_target(fn, (x,), good, kind="function"), kernel, fn)
     guard(x, **good)
     assert kernel.launches == 1
-    bad = [{"zero": -0.0}, {"zero": 0}, {"nan": 1.0}, {"dtype": torch.float64}, {"device": None}, {"where": slice(0, 3)},
+    bad = [{"zero": -0.0}, {"zero": 0}, {"nan": 1.0}, {"dtype": torch.float64}, {"device": None},
+           {"where": slice(0, 3)},
            {"device": torch.device("meta")}, {"size": torch.Size([3, 2])}, {"size": (2, 3)}, {"pair": [1, 2]},
            {"pair": (1, 2.0)}, {"pair": (1, 2, 3)}]
     for change in bad:
