@@ -30,7 +30,7 @@ extern "C" __global__ void clustered(FORGE_PARAMS) {
     extern __shared__ float shared[];
     shared[16383] = x[blockIdx.x];
     cg::this_cluster().sync();
-    const float other = *cg::this_cluster().map_shared_rank(&shared[16383], blockIdx.x ^ 1);
+    const float other = *cg::this_cluster().map_shared_rank(&shared[16383], cg::this_cluster().block_rank() ^ 1);
     cg::this_cluster().sync();
     if (threadIdx.x == 0) ((float*)workspace)[blockIdx.x] += other;
 }
