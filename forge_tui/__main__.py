@@ -1,6 +1,8 @@
 """`python -m forge_tui` is `forge-tui`."""
 
+import sys
+
 from forge_tui.cli.main import main
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,1 +1,1 @@
-"""See the map in CONTRIBUTING.md."""
+"""The command line: typer, with heavy imports inside the commands."""

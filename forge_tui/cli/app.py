@@ -1,0 +1,264 @@
+"""What can be typed: commands and options. Nothing heavy is imported before a command is called."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from forge_tui import __version__
+from forge_tui.core.errors import ExitCode, UsageError
+
+#: a command that is ready to be made; it returns the exit code
+Call = Callable[[], int]
+
+app = typer.Typer(
+    name="forge-tui", rich_markup_mode=None, pretty_exceptions_enable=False, no_args_is_help=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Makes a PyTorch model faster on the device it runs on: searches, verifies and deploys kernels. "
+         "Without a command it opens the screen.",
+)  # fmt: skip
+
+
+def parse(arguments: list[str]) -> Call | int:
+    """The command that was typed, or the exit code where there is nothing left to do (`--help`).
+
+    Raises:
+        UsageError: it is not a command of ours.
+    """
+    try:
+        result = typer.main.get_command(app).main(list(arguments), prog_name="forge-tui", standalone_mode=False)
+    except typer.Abort:
+        raise KeyboardInterrupt from None
+    except Exception as error:
+        if not isinstance(error, _click_exception()):
+            raise
+        message = " ".join(str(error.format_message()).split())  # type: ignore[attr-defined]
+        raise UsageError(message if message.endswith((".", "?")) else f"{message}.", _help_hint(error)) from None
+    if callable(result):
+        call: Call = result
+        return call
+    if result == ExitCode.INTERRUPTED:
+        raise KeyboardInterrupt
+    return result if isinstance(result, int) else int(ExitCode.OK)
+
+
+def _click_exception() -> type[Exception]:
+    # newer releases of typer bring their own copy of click
+    return next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
+
+
+def _help_hint(error: Exception) -> str:
+    context = getattr(error, "ctx", None)
+    return f"See {context.command_path if context else 'forge-tui'} --help."
+
+
+def _number(value: float | None) -> float | None:
+    if value is not None and math.isnan(value):
+        raise typer.BadParameter("it must be a number")
+    return value
+
+
+Model = Annotated[str, typer.Argument(metavar="MODEL", help="file.py, file.py:factory or example:NAME")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N")]
+Workspace = Annotated[str | None, typer.Option(metavar="DIR", help="Folder of sessions; by default .forge/ beside the "
+                                               "model file, else here")]  # fmt: skip
+Threads = Annotated[int, typer.Option(min=0, help="CPU threads for PyTorch and kernels; 0 is all")]
+Seed = Annotated[int, typer.Option(min=0, help="Seed of inputs and search")]
+Dtype = Annotated[str | None, typer.Option(help="Move the model and its inputs to this floating dtype")]
+Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, all else on stderr")]
+Headless = Annotated[bool, typer.Option("--headless", help="Progress lines instead of the screen")]
+Detach = Annotated[bool, typer.Option("--detach", help="Leave the search in the background")]
+
+
+def _version(*, asked: bool) -> None:
+    if asked:
+        typer.echo(f"forge-tui {__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def screen(
+    context: typer.Context,
+    workspace: Workspace = None,
+    version: Annotated[bool, typer.Option("--version", is_eager=True, help="Show the version",
+                                          callback=lambda value: _version(asked=value))] = False,
+) -> Call | None:  # fmt: skip
+    """Makes a PyTorch model faster on the device it runs on: searches, verifies and deploys kernels.
+
+    Without a command it opens the screen.
+    """
+    del version
+    if context.invoked_subcommand is not None:
+        if workspace is not None:
+            raise typer.BadParameter("--workspace goes behind the command")
+        return None
+    usage = context.get_help()
+
+    def call() -> int:
+        from forge_tui.cli.commands import screen as command
+
+        return command.screen(workspace=workspace, usage=usage)
+
+    return call
+
+
+@app.command()
+def run(
+    model: Model,
+    device: Device = "auto",
+    workspace: Workspace = None,
+    models: Annotated[list[str] | None, typer.Option(
+        "--model", metavar="NAME", help="An LLM that writes kernels, by its LiteLLM name; may be repeated")] = None,
+    templates: Annotated[bool, typer.Option(help="Let the built-in templates write kernels")] = True,
+    under: Annotated[str, typer.Option(help="How the model will run: eager")] = "eager",
+    evaluations: Annotated[int, typer.Option(min=1, help="Most candidates to evaluate")] = 60,
+    minutes: Annotated[float, typer.Option(min=0, callback=_number, help="Most minutes to search")] = 60.0,
+    usd: Annotated[float | None, typer.Option(min=0, callback=_number, help="Most dollars to pay for LLMs")] = None,
+    targets: Annotated[int, typer.Option(min=1, help="Most targets to search")] = 6,
+    target: Annotated[list[str] | None, typer.Option(
+        "--target", metavar="NAME", help="Search only this target; may be repeated")] = None,
+    start: Annotated[list[Path] | None, typer.Option(
+        "--start", metavar="[TARGET=]FILE", help="Your own kernel to begin with; may be repeated")] = None,
+    seed: Seed = 0,
+    threads: Threads = 0,
+    dtype: Dtype = None,
+    api_base: Annotated[str | None, typer.Option(metavar="URL", help="Endpoint of the LLMs")] = None,
+    compile_baseline: Annotated[bool, typer.Option(help="Measure torch.compile beside eager")] = True,
+    headless: Headless = False,
+    detach: Detach = False,
+    as_json: Json = False,
+) -> Call:  # fmt: skip
+    """Take a model from slow to faster: profile, search, verify, time, deploy, report."""
+
+    def call() -> int:
+        from forge_tui.cli.commands import run as command
+
+        return command.run(
+            model=model, device=device, workspace=workspace, models=models or [], templates=templates, under=under,
+            evaluations=evaluations, minutes=minutes, usd=usd, targets=targets, target_names=target or [],
+            start=start or [], seed=seed, threads=threads, dtype=dtype, api_base=api_base,
+            compile_baseline=compile_baseline, headless=headless, as_json=as_json, detach=detach,
+        )  # fmt: skip
+
+    return call
+
+
+@app.command()
+def resume(
+    session: Annotated[str | None, typer.Argument(metavar="[SESSION]", help="By default the last one")] = None,
+    workspace: Workspace = None,
+    evaluations: Annotated[int | None, typer.Option(min=1, help="Another limit of candidates")] = None,
+    minutes: Annotated[float | None, typer.Option(min=0, callback=_number, help="Another limit of minutes")] = None,
+    usd: Annotated[float | None, typer.Option(min=0, callback=_number, help="Another limit of dollars")] = None,
+    headless: Headless = False,
+    detach: Detach = False,
+    as_json: Json = False,
+) -> Call:
+    """Go on with a session where it was."""
+
+    def call() -> int:
+        from forge_tui.cli.commands import run as command
+
+        return command.resume(session=session, workspace=workspace, evaluations=evaluations, minutes=minutes, usd=usd,
+                              headless=headless, as_json=as_json, detach=detach)  # fmt: skip
+
+    return call
+
+
+@app.command()
+def check(
+    model: Model,
+    kernel: Annotated[Path | None, typer.Argument(metavar="[KERNEL]", help="A .cu file; on the CPU .cpp")] = None,
+    target: Annotated[str | None, typer.Option(metavar="NAME", help="By default the one with most headroom")] = None,
+    device: Device = "auto",
+    workspace: Workspace = None,
+    threads: Threads = 0,
+    seed: Seed = 0,
+    dtype: Dtype = None,
+    tune: Annotated[list[str] | None, typer.Option(
+        "--tune", metavar="NAME=INTEGER", help="Value of a //@tune macro; may be repeated")] = None,
+    print_header: Annotated[bool, typer.Option(
+        "--print-header", help="Print forge_target.h and an empty kernel to start from")] = False,
+    as_json: Json = False,
+) -> Call:  # fmt: skip
+    """Evaluate one kernel file on one target as the search would."""
+
+    def call() -> int:
+        from forge_tui.cli.commands import check as command
+
+        return command.check(
+            model=model, kernel=kernel, target=target, device=device, workspace=workspace, threads=threads, seed=seed,
+            dtype=dtype, tune=tune or [], print_header=print_header, as_json=as_json,
+        )  # fmt: skip
+
+    return call
+
+
+@app.command()
+def profile(
+    model: Model,
+    device: Device = "auto",
+    workspace: Workspace = None,
+    threads: Threads = 0,
+    seed: Seed = 0,
+    dtype: Dtype = None,
+    as_json: Json = False,
+) -> Call:
+    """Show where a model spends its time, and which targets a kernel could replace."""
+
+    def call() -> int:
+        from forge_tui.cli.commands import profile as command
+
+        return command.profile(model=model, device=device, workspace=workspace, threads=threads, seed=seed, dtype=dtype,
+                               as_json=as_json)  # fmt: skip
+
+    return call
+
+
+@app.command()
+def sessions(workspace: Workspace = None, as_json: Json = False) -> Call:
+    """List the sessions of a workspace."""
+
+    def call() -> int:
+        from forge_tui.cli.commands import sessions as command
+
+        return command.sessions(workspace=workspace, as_json=as_json)
+
+    return call
+
+
+@app.command()
+def report(
+    session: Annotated[str | None, typer.Argument(metavar="[SESSION]", help="By default the last one")] = None,
+    workspace: Workspace = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="A Markdown document")] = False,
+    as_json: Json = False,
+) -> Call:
+    """Show what a session came to."""
+    if markdown and as_json:
+        raise typer.BadParameter("--json and --markdown exclude each other")
+
+    def call() -> int:
+        from forge_tui.cli.commands import report as command
+
+        return command.report(session=session, workspace=workspace, markdown=markdown, as_json=as_json)
+
+    return call
+
+
+@app.command()
+def doctor(workspace: Workspace = None, as_json: Json = False) -> Call:
+    """Say whether this machine can do the job, and what is missing."""
+
+    def call() -> int:
+        from forge_tui.cli.commands import doctor as command
+
+        return command.doctor(workspace=workspace, as_json=as_json)
+
+    return call
+
+

@@ -1,0 +1,155 @@
+"""sessions, report and the table of profile."""
+
+import contextlib
+import json
+import sqlite3
+
+import msgspec
+import pytest
+import store_fixture as fixture
+
+from forge_tui.cli import main, output
+from forge_tui.cli.commands.profile import as_text
+from forge_tui.core.paths import Workspace
+from forge_tui.core.records import Profile, RunReport
+from forge_tui.store.writer import Store
+
+
+@pytest.fixture(autouse=True)
+def _fresh(monkeypatch, tmp_path):
+    """Each test may write one document, in a folder of its own."""
+    monkeypatch.setattr(output, "_written", False)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def done(tmp_path):
+    """A finished session in the current folder's workspace."""
+    return fixture.finished(tmp_path / ".forge")
+
+
+def test_sessions_are_listed(done, capsys):
+    """One line a session: what it was, how far it is, what it gave; a dead engine's session is `stopped`."""
+    workspace, name = done
+    with contextlib.closing(Store.open(workspace)) as store:
+        second = store.create_session(fixture.options(workspace, "example:resnet")).id
+        store.set_state(second, "searching")
+    assert main.main(["sessions"]) == 0
+    head, rule, first, last = capsys.readouterr().out.splitlines()
+    assert head.split() == ["session", "state", "model", "device", "tried", "speedup", "cost", "changed"]
+    assert set(rule) == {"-"}
+    assert first.split()[:7] == [name, "done", "example:tiny-llm", "cpu", "5", "1.250x", "$0.0100"]
+    assert last.split()[:7] == ["resnet-1", "stopped", "example:resnet", "cpu", "0", "-", "-"]
+
+
+def test_sessions_as_json(done, capsys):
+    """The document has the workspace and each session's numbers."""
+    workspace, name = done
+    assert main.main(["sessions", "--workspace", str(workspace.root), "--json"]) == 0
+    read = json.loads(capsys.readouterr().out)
+    assert read["workspace"] == str(workspace.root)
+    assert len(read["sessions"]) == 1
+    session = read["sessions"][0]
+    assert (session["id"], session["state"], session["speedup"], session["evaluations"]) == (name, "done", 1.25, 5)
+    assert (session["cost_usd"], session["elapsed_s"], session["engine_pid"]) == (0.01, 90.0, 0)
+
+
+def test_empty_workspace_says_how_to_start(tmp_path, capsys):
+    """No database is a fault, no session in it a note; as JSON it is an empty list."""
+    assert main.main(["sessions"]) == 4
+    assert "Start with forge-tui run MODEL." in capsys.readouterr().err
+    Store.open(Workspace(tmp_path / ".forge")).close()
+    assert main.main(["sessions"]) == 0
+    out, err = capsys.readouterr()
+    assert (out, err) == ("", f"There is no session in {tmp_path}/.forge. Start one with forge-tui run MODEL.\n")
+    assert main.main(["report"]) == 2
+    assert "There is no session in" in capsys.readouterr().err
+    assert main.main(["sessions", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["sessions"] == []
+
+
+def test_report_in_its_three_forms(done, capsys, monkeypatch):
+    """Text by default, the report's record as JSON, a document as Markdown; by id, prefix, or the last one."""
+    _, name = done
+    assert main.main(["report"]) == 0
+    assert "whole model  5.000 ms before, 4.000 ms after: 1.250x" in capsys.readouterr().out
+    assert main.main(["report", name, "--markdown"]) == 0
+    assert capsys.readouterr().out.startswith("# example:tiny-llm on cpu: 1.250x\n")
+    assert main.main(["report", "tiny", "--json"]) == 0
+    read = msgspec.json.decode(capsys.readouterr().out, type=RunReport)
+    assert (read.session, read.speedup, read.speedup_vs_best, len(read.targets)) == (name, 1.25, 1.125, 2)
+
+
+def test_report_names_what_the_issue_asks_for(done, capsys):
+    """The keys that scripts rely on are all there."""
+    assert main.main(["report", "--json"]) == 0
+    read = json.loads(capsys.readouterr().out)
+    assert set(read) >= {
+        "session", "model", "device", "under", "baseline_ms", "deployed_ms", "speedup", "speedup_vs_eager",
+        "speedup_vs_best", "max_abs_error", "targets", "evaluations", "cost_usd", "stop_reason",
+    }  # fmt: skip
+    assert set(read["targets"][0]) >= {
+        "name", "signature", "calls", "share", "headroom_ms", "verdict", "baseline_us", "best_us", "speedup",
+        "speedup_ci", "evaluations", "deployed", "why_not",
+    }  # fmt: skip
+
+
+def test_unknown_session_is_a_sentence(done, capsys):
+    """A wrong id is exit code 2 and names the right one."""
+    assert main.main(["report", "tiny-lm-1"]) == 2
+    assert "Did you mean tiny-llm-1?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [["sessions"], ["report", "x"], ["resume"]])
+def test_newer_database_is_a_sentence(done, arguments, capsys):
+    """A database of a later version is exit code 4 and one sentence, whatever reads it."""
+    workspace, _ = done
+    with contextlib.closing(sqlite3.connect(workspace.database)) as raw:
+        raw.execute("UPDATE meta SET schema_version = 7")
+        raw.commit()
+    assert main.main(arguments) == 4
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    assert "was written by a newer Forge TUI (schema 7, this one knows 1): upgrade forge-tui" in err
+
+
+def test_profile_table():
+    """The call tree is indented, longest first; targets are ranked by headroom; both say what they are."""
+    lines = as_text(fixture.profile(), "example:tiny-llm").splitlines()
+    assert lines[0] == "example:tiny-llm on cpu (Test CPU): 5.000 ms a call"
+    assert [line.split()[0] for line in lines[4:7]] == ["TinyLLM", "RMSNorm", "softmax"]
+    assert lines[4].endswith("the whole model")
+    assert lines[5].startswith("  RMSNorm")
+    assert lines[5].split()[1:] == ["9", "1.800", "ms", "36.0%", "1.500", "ms", "RMSNorm"]
+    norm, softmax = lines[10:12]
+    assert norm.split()[:7] == ["RMSNorm", "9", "200.0", "us", "33.0", "us", "36.0%"]
+    assert norm.endswith("bf16[32,128], bf16[128] -> bf16[32,128]")
+    assert softmax.startswith("F.softmax")
+    assert max(map(len, as_text(fixture.profile(), "m", 60).splitlines()[1:])) <= 60
+
+
+def test_profile_table_without_targets():
+    """A model without targets says so."""
+    text = as_text(fixture.profile(targets=()), "m.py")
+    assert text.endswith("There is no target that a kernel could replace.")
+
+
+MODEL = """
+import torch
+
+def build():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.LayerNorm(256), torch.nn.GELU()), (torch.randn(64, 256),), {}
+"""
+
+
+def test_profile_of_a_real_model(tmp_path, capsys):
+    """`profile --json` prints a profile of the model, with names that --target takes."""
+    (tmp_path / "model.py").write_text(MODEL)
+    assert main.main(["profile", "model.py", "--device", "cpu", "--threads", "1", "--json"]) == 0
+    profile = msgspec.json.decode(capsys.readouterr().out, type=Profile)
+    assert profile.device.name == "cpu"
+    assert profile.model_ms > 0
+    assert any("LayerNorm" in t.name or "layer_norm" in t.name for t in profile.targets)
+    assert (tmp_path / ".forge" / "artifacts" / "captures").is_dir(), "beside the model file"
