@@ -61,6 +61,8 @@ def load_model(spec: ModelSpec, device: str, seed: int = 0) -> LoadedModel:
         EnvironmentFault: the device is not there.
     """
     where = resolve_device(device)
+    if where.type == "cuda":
+        torch.cuda.set_device(where)  # model files write "cuda" and mean the device they are given
     dtype: torch.dtype | None = getattr(torch, spec.dtype) if spec.dtype else None
     seed_everything(seed)
     before = set(sys.modules)

@@ -40,13 +40,17 @@ MAX_CALLS = 3
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Sizes of captures in bytes: of one call, and of all calls of one target (where there is more than one)."""
+    """Sizes of captures in bytes: of one call, of one target (where it has more than one call), of all together."""
 
     call: int
     target: int
+    total: int
 
 
-_LIMITS = {"cpu": Limits(call=1 << 30, target=64 << 20), "cuda": Limits(call=4 << 30, target=512 << 20)}
+_LIMITS = {
+    "cpu": Limits(call=1 << 30, target=64 << 20, total=2 << 30),
+    "cuda": Limits(call=4 << 30, target=256 << 20, total=8 << 30),
+}
 
 
 @dataclass(slots=True)
@@ -67,7 +71,7 @@ class _Measured:
 
 
 def profile_model(
-    loaded: LoadedModel, device: Device, artifacts: Path, *, repeats: int = 7, timing_passes: int = 3
+    loaded: LoadedModel, device: Device, artifacts: Path, *, repeats: int = 7, timing_passes: int = 5
 ) -> Profile:
     """Profile one model call; captured inputs go below `artifacts`.
 
@@ -158,18 +162,21 @@ def _targets(
     limits = _LIMITS["cuda" if loaded.device.type == "cuda" else "cpu"]
     wanted: dict[str, tuple[Group, int]] = {}
     names = _names([item.group for item in measured.values() if not item.group.reason])
+    left = limits.total
     for key, item in sorted(measured.items(), key=lambda pair: pair[1].capture_rank):
         group, size = item.group, sum(i.spec.nbytes for i in item.signature.inputs)
         if group.reason:
             continue
         if item.share < MIN_SHARE or item.headroom_ms < MIN_SHARE * model_ms:
             group.reason = f"it has less than {MIN_SHARE:.1%} of the model's time to give"
-        elif size > limits.call:
+        elif size > min(limits.call, left):
             group.reason = f"its inputs of {size / 1e6:.0f} MB are too large to capture"
         elif len(wanted) >= MAX_CAPTURED:
             group.reason = f"{MAX_CAPTURED} others have more to give"
         else:
-            wanted[key] = (group, max(1, min(MAX_CALLS, group.calls, limits.target // max(1, size))))
+            count = max(1, min(MAX_CALLS, group.calls, min(limits.target, left) // max(1, size)))
+            wanted[key] = (group, count)
+            left -= count * size
     with _forward(loaded):
         captured = Capturer(loaded, wanted).run(sites)
     targets: dict[str, Target] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 
@@ -93,15 +93,16 @@ def _wrapped(profile: Profile, children: dict[int, list[Hotspot]]) -> set[str]:
         inner = by_id.get(inside[0].target_id or "") if len(inside) == 1 else None
         if outer is None or inner is None or inside[0].headroom_ms < _SAME * spot.headroom_ms:
             continue
-        if _specs(outer) == _specs(inner):
+        if _same_tensors(outer, inner):
             found.add(inner.id if inner.calls <= outer.calls else outer.id)
     return found
 
 
-def _specs(target: Target) -> tuple[list[object], list[object]]:
-    signature = target.signature
-    tensors = sorted((i.spec.shape, i.spec.dtype, i.spec.strides) for i in signature.inputs)
-    return list(tensors), [o.spec for o in signature.outputs]
+def _same_tensors(outer: Target, inner: Target) -> bool:
+    """Whether the outputs are alike and the outer one has all inputs of the inner (a module may hold unread ones)."""
+    outputs = [[o.spec for o in t.signature.outputs] for t in (outer, inner)]
+    inputs = [Counter((i.spec.shape, i.spec.dtype, i.spec.strides) for i in t.signature.inputs) for t in (outer, inner)]
+    return outputs[0] == outputs[1] and inputs[1] <= inputs[0]
 
 
 def _children(profile: Profile) -> dict[int, list[Hotspot]]:

@@ -276,3 +276,17 @@ def test_odd_models(tmp_path, case):
     if refused:
         assert refused in {(h.name, h.reason) for h in profile.hotspots}
     assert torch.isfinite(loaded.run().float()).all()
+
+
+def test_size_limits(tmp_path):
+    """What is too large to capture says so; a target's calls are captured as far as they fit."""
+    extra = "def big(x):\n    return x * 2\ndef small(x):\n    return x[0] + x[1] * 3\n"
+    body = "for _ in range(3):\n            x = big(x)\n            y = small(x[:, 0])\n        return y"
+    path = write(tmp_path, body, extra)
+    limits = profile_module.Limits(call=40, target=2 * 16, total=1000)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(profile_module, "_LIMITS", {"cpu": limits})
+        _, profile = profile_file(path, tmp_path)
+    assert {h.reason for h in profile.hotspots if h.name == "big"} == {"its inputs of 0 MB are too large to capture"}
+    assert target(profile, "small").captured_calls == 2
+    assert target(profile, "small").calls == 3
