@@ -18,7 +18,7 @@ from forge_tui.core.paths import Workspace
 from forge_tui.core.records import Node
 from forge_tui.tui import glyphs as glyphs_module
 from forge_tui.tui import themes
-from forge_tui.tui.asciifilter import AsciiFilter, AsciiScrollBar
+from forge_tui.tui.asciifilter import AsciiFilter
 from forge_tui.tui.commands import Commands
 from forge_tui.tui.feed import Feed, NoFeed, SamplerFeed
 from forge_tui.tui.follow import Follower
@@ -104,8 +104,6 @@ class ForgeApp(Commands, App[int], inherit_bindings=False):
                         timeout=15, markup=False)  # fmt: skip
         elif self.theme_missing:
             self.say(f"There is no theme {self.theme_missing!r}; {self.start_theme} is used.", severity="warning")
-        if self.glyphs.ascii:
-            AsciiScrollBar.install()
         self._handle_signals()
         if self.wanted_session is not None:
             self.follower.attach(self.wanted_session)

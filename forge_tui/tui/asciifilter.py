@@ -8,12 +8,12 @@ from rich.cells import cell_len
 from rich.segment import Segment
 from textual.color import Color
 from textual.filter import LineFilter
-from textual.scrollbar import ScrollBar, ScrollBarRender
 
 _INSTEAD = {
     "│": "|", "┃": "|", "║": "|", "▏": "|", "▎": "|", "▌": "|", "▐": "|", "─": "-", "━": "-", "═": "-", "…": "~",
     "•": "*", "·": ".", "\u00d7": "x", "→": ">", "“": '"', "”": '"', "\u2018": "'", "\u2019": "'",
     "\u2013": "-", "—": "-", "µ": "u",
+    "▁": " ", "▂": " ", "▃": " ", "▄": " ", "▅": " ", "▆": " ", "▇": " ", "▉": " ", "▊": " ", "▋": " ", "▍": " ",
     "┌": "+", "┐": "+", "└": "+", "┘": "+", "├": "+", "┤": "+", "█": "#", "░": ".", "▒": ":", "▓": "#",
 }  # fmt: skip
 
@@ -34,15 +34,3 @@ class AsciiFilter(LineFilter):
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:  # noqa: ARG002 - the base class has it
         """The segments in ASCII."""
         return [Segment(to_ascii(text), style, control) for text, style, control in segments]
-
-
-class AsciiScrollBar(ScrollBarRender):
-    """A scroll bar whose ends have no block characters."""
-
-    VERTICAL_BARS = [" "] * 8
-    HORIZONTAL_BARS = [" "] * 8
-
-    @staticmethod
-    def install() -> None:
-        """Use it for every scroll bar of this process."""
-        ScrollBar.renderer = AsciiScrollBar
