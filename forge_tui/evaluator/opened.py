@@ -1,0 +1,136 @@
+"""Targets as judge and runner hold them: the model once, captured inputs of the targets used last."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import msgspec
+import torch
+from torch import Tensor
+
+from forge_tui.core.errors import StoreError
+from forge_tui.core.records import ModelSpec, Signature, Target
+from forge_tui.evaluator.inputs import generate
+from forge_tui.evaluator.sets import InputSet, Kind
+from forge_tui.models import capture
+from forge_tui.models.load import LoadedModel, load_model
+from forge_tui.models.resolve import caller
+
+#: captured inputs of so many targets stay in memory
+_KEPT_TARGETS = 3
+_CPU_CACHE_BYTES = 1 << 30
+_CUDA_CACHE_BYTES = 8 << 30
+
+
+Value = TypeVar("Value")
+
+
+class Cache(Generic[Value]):
+    """Values by key, the oldest given up when their bytes pass the limit."""
+
+    def __init__(self, limit_bytes: int, size: Callable[[Value], int]) -> None:
+        self._limit = limit_bytes
+        self._size = size
+        self._items: OrderedDict[object, Value] = OrderedDict()
+        self._bytes = 0
+
+    def get(self, key: object) -> Value | None:
+        """The value, or None; it becomes the newest."""
+        if key not in self._items:
+            return None
+        self._items.move_to_end(key)
+        return self._items[key]
+
+    def put(self, key: object, value: Value) -> None:
+        """Keep a value if it fits at all."""
+        size = self._size(value)
+        if size > self._limit or key in self._items:
+            return
+        self._items[key] = value
+        self._bytes += size
+        while self._bytes > self._limit:
+            _, old = self._items.popitem(last=False)
+            self._bytes -= self._size(old)
+
+
+@dataclass(slots=True)
+class OpenTarget:
+    """A target with its original callable and captured inputs on the device."""
+
+    target: Target
+    call: Callable[[Sequence[Tensor]], list[Tensor]]
+    captured: list[list[Tensor]]
+    kept: Cache[list[Tensor]]
+    """Inputs made before, of the sets that come back."""
+
+    @property
+    def signature(self) -> Signature:
+        """What a kernel is written for."""
+        return self.target.signature
+
+    def values(self, which: InputSet) -> list[Tensor]:
+        """The tensors of an input set, not to be written to."""
+        if which.kind is Kind.CAPTURED:
+            return self.captured[which.call]
+        found = self.kept.get(which.key)
+        return found if found is not None else generate(self.captured[which.call], self.target.signature, which)
+
+    def keep(self, sets: Sequence[InputSet]) -> None:
+        """Make the inputs of sets that every candidate meets, once."""
+        for which in sets:
+            if which.kind is not Kind.CAPTURED and self.kept.get(which.key) is None:
+                self.kept.put(which.key, self.values(which))
+
+
+class Targets:
+    """One model on one device and the targets opened in it."""
+
+    def __init__(self, device: str, artifacts: Path, seed: int) -> None:
+        self.device = torch.device(device)
+        self._artifacts = artifacts
+        self._seed = seed
+        self._model: tuple[ModelSpec, LoadedModel] | None = None
+        self._open: OrderedDict[str, OpenTarget] = OrderedDict()
+
+    @property
+    def cache_bytes(self) -> int:
+        """How much of derived data may be kept in memory."""
+        return _CUDA_CACHE_BYTES if self.device.type == "cuda" else _CPU_CACHE_BYTES
+
+    def open(self, message: dict[str, Any]) -> OpenTarget:
+        """The target of a request, opened if it is not.
+
+        Raises:
+            ModelError: the model cannot be built, or lacks the callable.
+            StoreError: the captured inputs are gone.
+        """
+        target = msgspec.convert(message["target"], Target)
+        found = self._open.get(target.id)
+        if found is not None:
+            self._open.move_to_end(target.id)
+            return found
+        loaded = self._load(msgspec.convert(message["spec"], ModelSpec))
+        folder = self._artifacts / target.capture
+        count = capture.count(folder) if target.capture else 0
+        if not count:
+            raise StoreError(f"No inputs of {target.name} were captured.", "Profile again.")
+        captured = [capture.load(folder, i, self.device) for i in range(min(count, 3))]
+        found = OpenTarget(target, caller(target, loaded), captured, Cache(self.cache_bytes, tensors_bytes))
+        self._open[target.id] = found
+        while len(self._open) > _KEPT_TARGETS:
+            self._open.popitem(last=False)
+        return found
+
+    def _load(self, spec: ModelSpec) -> LoadedModel:
+        if self._model is None or self._model[0] != spec:
+            self._model = (spec, load_model(spec, str(self.device), self._seed))
+        return self._model[1]
+
+
+def tensors_bytes(tensors: Sequence[Tensor]) -> int:
+    """Memory of some tensors, each counted by its elements."""
+    return sum(t.untyped_storage().nbytes() for t in tensors)

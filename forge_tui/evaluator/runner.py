@@ -1,0 +1,215 @@
+"""The runner: `python -m forge_tui.evaluator.runner --in N --out N ...`, the only process that loads candidates.
+
+On the CPU it forks a child for every stage of every candidate, so that nothing a candidate does outlives it. On CUDA a
+context does not survive a fork, so candidates run in this process; after any CUDA error it answers and is of no more
+use, and its client starts another.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import statistics
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+
+from forge_tui.core.errors import EnvironmentFault
+from forge_tui.core.records import Built, Device, Signature
+from forge_tui.evaluator import sandbox, timing
+from forge_tui.evaluator.exchange import OutputFile, slot_bytes
+from forge_tui.evaluator.opened import OpenTarget, Targets
+from forge_tui.evaluator.sets import InputSet
+from forge_tui.evaluator.verify import EXTRA_RUNS, Dishonest, Verifier
+from forge_tui.launch.kernel import Kernel, LaunchError, load_kernel
+from forge_tui.processes.wire import fds_from_argv, serve
+
+Reply = dict[str, Any]
+_EAGER_CALLS = 9
+
+
+class Runner:
+    """Answers `open`, `verify` and `time`; a candidate's fault is a reply, a fault of ours an error."""
+
+    def __init__(self, targets: Targets, device: Device, threads: int, fds: tuple[int, ...]) -> None:
+        self._targets = targets
+        self._device = device
+        self._where = targets.device
+        self._threads = threads or len(os.sched_getaffinity(0))
+        self._fds = fds
+        self._lost = ""
+
+    # ---- requests
+
+    def open(self, message: dict[str, Any]) -> Reply:
+        """Load model and captured inputs; how long eager takes on them."""
+        opened = self._targets.open(message)
+
+        def work() -> Reply:
+            self._use_threads()
+            clock = self._clock()
+            times = [clock.sample(opened.call, [opened.captured[0]])[0] for _ in range(_EAGER_CALLS)]
+            return {"eager_us": statistics.median(times[2:])}
+
+        return self._contained(work, message["limit_s"])
+
+    def verify(self, message: dict[str, Any]) -> Reply:
+        """Run a candidate on input sets; the outputs are in the file, which run is in which slot in the reply."""
+        opened = self._targets.open(message)
+        sets = msgspec.convert(message["sets"], list[InputSet])
+        # the others are of this evaluation only
+        opened.keep(sets[: message["standard"]])
+        outputs = OutputFile(Path(message["path"]), opened.signature, len(sets) + EXTRA_RUNS)
+
+        def stage(kernel: Kernel) -> Reply:
+            runs = Verifier(kernel, opened.signature, self._where, outputs).run(sets, opened.values)
+            return {"runs": msgspec.to_builtins(runs)}
+
+        return self._candidate(message, opened, stage)
+
+    def time(self, message: dict[str, Any]) -> Reply:
+        """Time a candidate against eager; some outputs of timed calls are in the file."""
+        opened = self._targets.open(message)
+        sets = msgspec.convert(message["sets"], list[InputSet])
+        outputs = OutputFile(Path(message["path"]), opened.signature, timing.KEPT)
+
+        def stage(kernel: Kernel) -> Reply:
+            data = [opened.values(which) for which in sets]
+            workspace = kernel.allocate_workspace()
+            # drawn after the candidate is loaded, from outside of anything it could know
+            rng = random.Random(os.urandom(16))  # noqa: S311
+            timer = timing.Timer(
+                timing.candidate_side(kernel, opened.signature, self._where, workspace), opened.call, data,
+                self._clock(), timing.scrubber(opened.signature, self._where, workspace), outputs.write, rng,
+                timing.Limits(budget_s=message["budget_s"], **self._inner_limits()),
+            )  # fmt: skip
+            found = timer.run()
+            kept = [{"slot": k.slot, "which": msgspec.to_builtins(sets[k.data])} for k in found.kept]
+            return {"pairs": found.pairs, "kept": kept, "inner": found.inner}
+
+        return self._candidate(message, opened, stage, warm=sets[0])
+
+    # ---- containment
+
+    def _candidate(
+        self, message: dict[str, Any], opened: OpenTarget, stage: Callable[[Kernel], Reply],
+        warm: InputSet | None = None,
+    ) -> Reply:  # fmt: skip
+        built = msgspec.convert(message["built"], Built)
+
+        def work() -> Reply:
+            self._use_threads()
+            if warm is not None:
+                # whatever eager opens or starts at its first call must come before the limits
+                opened.call(opened.values(warm))
+            cpu = self._where.type == "cpu"
+            if cpu:
+                sandbox.limit(self._threads, _working_bytes(opened, built))
+            kernel = load_kernel(built, opened.signature, str(self._where))
+            if cpu:
+                sandbox.lock_down()
+            try:
+                return stage(kernel)
+            finally:
+                if not cpu:
+                    _close(kernel)
+
+        return self._contained(lambda: _faults_as_replies(work), message["limit_s"])
+
+    def _contained(self, work: Callable[[], Reply], timeout_s: float) -> Reply:
+        if self._where.type == "cuda":
+            return self._in_process(work)
+        ended = sandbox.run_in_child(work, timeout_s, self._fds)
+        if ended.timed_out:
+            return {"timed_out": True}
+        if ended.reply is None:
+            return {"crashed": ended.how}
+        return ended.reply
+
+    def _in_process(self, work: Callable[[], Reply]) -> Reply:
+        """In this process; the client keeps the time and kills."""
+        if self._lost:
+            raise EnvironmentFault(f"The CUDA context was lost ({self._lost}).")
+        try:
+            reply = work()
+            torch.cuda.synchronize(self._where)
+        except torch.cuda.OutOfMemoryError as error:
+            torch.cuda.empty_cache()
+            return {"fault": f"GPU memory ran out: {error}"}
+        except RuntimeError as error:
+            name = _cuda_error(error)
+            if not name:
+                raise
+            reply = {"crashed": name}
+        if "crashed" in reply:
+            self._lost = reply["crashed"]
+        return reply
+
+    # ---- helpers
+
+    def _use_threads(self) -> None:
+        if self._where.type == "cpu":
+            torch.set_num_threads(self._threads)
+
+    def _clock(self) -> timing.Clock:
+        return timing.CudaClock(self._where, self._device.l2_bytes) if self._where.type == "cuda" else timing.CpuClock()
+
+    def _inner_limits(self) -> dict[str, Any]:
+        # on CUDA every call has a cold cache, which several in a row would not
+        return {"max_inner": 1} if self._where.type == "cuda" else {}
+
+
+def _faults_as_replies(work: Callable[[], Reply]) -> Reply:
+    """What the candidate did wrong, as a reply."""
+    try:
+        return work()
+    except Dishonest as error:
+        return {"rejected": str(error)}
+    except LaunchError as error:
+        if error.returned is not None:
+            return {"rejected": error.what}
+        return {"crashed": error.code or error.what}
+
+
+def _cuda_error(error: RuntimeError) -> str:
+    """The first line of a CUDA error that torch met, else nothing."""
+    text = str(error)
+    return text.partition("\n")[0].removeprefix("CUDA error: ") if "CUDA error" in text else ""
+
+
+def _close(kernel: Kernel) -> None:
+    try:
+        kernel.close()
+    except LaunchError:
+        # the context is lost, which the stage itself reports
+        return
+
+
+def _working_bytes(opened: OpenTarget, built: Built) -> int:
+    """Memory that the stages need for buffers and copies of them, generously."""
+    signature: Signature = opened.signature
+    inputs = sum(i.spec.nbytes for i in signature.inputs)
+    return 24 * (inputs + slot_bytes(signature)) + 8 * built.plan.workspace_bytes
+
+
+def main(argv: list[str]) -> None:
+    """Serve until the engine goes."""
+    settings = msgspec.json.decode(argv[argv.index("--settings") + 1])
+    device = msgspec.convert(settings["device"], Device)
+    if device.kind == "cpu":
+        # children start the threads, see `sandbox`
+        torch.set_num_threads(1)
+    elif settings["threads"]:
+        torch.set_num_threads(settings["threads"])
+    fds = fds_from_argv(argv)
+    targets = Targets(device.name, Path(settings["artifacts"]), settings["seed"])
+    runner = Runner(targets, device, settings["threads"], fds)
+    serve({"open": runner.open, "verify": runner.verify, "time": runner.time}, *fds)
+
+
+if __name__ == "__main__":
+    main(sys.argv)

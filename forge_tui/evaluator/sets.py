@@ -1,0 +1,77 @@
+"""Names of input sets: small enough to cross processes, enough to make the same tensors on both sides."""
+
+from __future__ import annotations
+
+import hashlib
+from enum import StrEnum
+
+from forge_tui.core.records import Record
+
+
+class Kind(StrEnum):
+    """How the inputs of a set come about."""
+
+    CAPTURED = "captured"
+    #: drawn from the captured values of each tensor, disturbed; every parameter too
+    FRESH = "fresh"
+    #: normally distributed with the captured mean and deviation
+    NORMAL = "normal"
+    #: fresh, with masks drawn anew
+    MASKS = "masks"
+    CONSTANT_ROWS = "constant_rows"
+    OUTLIER = "outlier"
+    LARGE = "large"
+    TINY = "tiny"
+    NEGATIVE_ZERO = "negative_zero"
+
+
+#: sets that a target may do without: the reference may not be finite on them
+ADVERSARIAL = (Kind.MASKS, Kind.CONSTANT_ROWS, Kind.OUTLIER, Kind.LARGE, Kind.TINY, Kind.NEGATIVE_ZERO)
+
+_WORDS = {
+    Kind.CAPTURED: "the captured inputs of call {call}",
+    Kind.FRESH: "fresh inputs",
+    Kind.NORMAL: "fresh normally distributed inputs",
+    Kind.MASKS: "fresh inputs with other masks",
+    Kind.CONSTANT_ROWS: "inputs whose rows are constant",
+    Kind.OUTLIER: "inputs with one large outlier",
+    Kind.LARGE: "inputs 64 times as large",
+    Kind.TINY: "inputs 1024 times as small",
+    Kind.NEGATIVE_ZERO: "inputs with negative zeros",
+}
+
+
+class InputSet(Record, frozen=True, kw_only=True):
+    """One set of inputs: made from a captured call, a kind and a seed, the same in every process."""
+
+    kind: Kind
+    call: int = 0
+    seed: int = 0
+
+    def words(self) -> str:
+        """For sentences: `fresh inputs`."""
+        return _WORDS[self.kind].format(call=self.call)
+
+    @property
+    def key(self) -> tuple[str, int, int]:
+        """Equal for equal sets."""
+        return (self.kind.value, self.call, self.seed)
+
+
+def draw(*parts: object) -> int:
+    """A seed of 62 bits from anything that prints."""
+    return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:8], "big") >> 2
+
+
+def standard(calls: int, seed: int) -> list[InputSet]:
+    """The sets that every candidate of a target meets: captured calls (at most three) and the adversarial ones."""
+    captured = [InputSet(kind=Kind.CAPTURED, call=i) for i in range(min(calls, 3))]
+    return captured + [InputSet(kind=kind, call=0, seed=draw(seed, kind.value)) for kind in ADVERSARIAL]
+
+
+def fresh(calls: int, seed: int) -> list[InputSet]:
+    """The sets that only this evaluation sees."""
+    return [
+        InputSet(kind=kind, call=index % max(calls, 1), seed=draw(seed, "evaluation", index))
+        for index, kind in enumerate((Kind.FRESH, Kind.NORMAL, Kind.FRESH))
+    ]

@@ -1,0 +1,269 @@
+"""The timing stage: candidate and baseline interleaved on changing inputs, in the process that runs the kernel.
+
+Before every sample the buffers of its last call get other data, and the memory that its output will likely land in is
+overwritten, so that neither a cached nor a left-over result passes. Candidate and baseline of a pair see different
+data, so that what one leaves behind is no answer for the other. Outputs of timed calls chosen at random are kept for
+the judge.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from forge_tui.core.records import Signature
+from forge_tui.evaluator import stats
+from forge_tui.launch.kernel import Kernel
+
+Side = Callable[[list[Tensor]], list[Tensor]]
+#: outputs of timed calls that are kept, the last one included
+KEPT = 4
+_BUFFERS = 3
+_SHORTEST_US = 30.0
+_MAX_INNER = 64
+_WARM_UP_S = 0.25
+_MAX_BLOCKS = 150
+#: times the budget after which a single block is enough: the candidate is hopelessly slow
+_OVERRUN = 6
+
+
+class Clock(Protocol):
+    """Times a few calls in a row; returns microseconds a call and what the last one returned."""
+
+    def sample(self, side: Side, calls: Sequence[list[Tensor]]) -> tuple[float, list[Tensor]]:
+        """Time the side on each of the input lists, in order."""
+
+
+class CpuClock:
+    """Wall time."""
+
+    def sample(self, side: Side, calls: Sequence[list[Tensor]]) -> tuple[float, list[Tensor]]:
+        """See `Clock`."""
+        out: list[Tensor] = []
+        start = time.perf_counter_ns()
+        for inputs in calls:
+            out = []  # the block of the call before is free for the next, as it is in a model
+            out = side(inputs)
+        end = time.perf_counter_ns()
+        return (end - start) / 1000 / len(calls), out
+
+
+class CudaClock:
+    """Device time by events on the current stream, L2 flushed before every sample."""
+
+    def __init__(self, device: torch.device, l2_bytes: int) -> None:
+        from forge_tui.launch.cuda_driver import driver
+
+        self._driver = driver()
+        self._flush = torch.empty(max(4 * l2_bytes, 256 * 2**20), dtype=torch.uint8, device=device)
+        self._start = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        self._end = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+
+    def sample(self, side: Side, calls: Sequence[list[Tensor]]) -> tuple[float, list[Tensor]]:
+        """See `Clock`; the host queues behind the flush, so the device does not wait for it where calls are short."""
+        out: list[Tensor] = []
+        self._driver.forget_persisting_l2()
+        self._flush.zero_()
+        self._start.record()
+        for inputs in calls:
+            out = []
+            out = side(inputs)
+        self._end.record()
+        self._end.synchronize()
+        return self._start.elapsed_time(self._end) * 1000 / len(calls), out
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long to sample. `shortest_us` is what one sample should take at least."""
+
+    budget_s: float = 1.0
+    shortest_us: float = _SHORTEST_US
+    max_inner: int = _MAX_INNER
+
+
+@dataclass(slots=True)
+class Kept:
+    """A timed call whose output was written down: which data it had."""
+
+    slot: int
+    data: int
+
+
+@dataclass(slots=True)
+class Timing:
+    """Samples and what was kept of them."""
+
+    pairs: list[stats.Pair]
+    inner: int
+    kept: list[Kept] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Buffer:
+    tensors: list[Tensor]
+    data: int
+
+
+class Timer:
+    """Times a candidate against a baseline on several data sets of one signature."""
+
+    def __init__(
+        self, candidate: Side, baseline: Side, data: Sequence[list[Tensor]], clock: Clock, scrub: Callable[[int], None],
+        write: Callable[[int, list[Tensor]], None], rng: random.Random, limits: Limits | None = None,
+    ) -> None:  # fmt: skip
+        """Take two sides and at least two data sets.
+
+        `scrub` overwrites free memory of the outputs' size and the workspace with something that depends on its
+        argument; `write` writes outputs into a slot.
+        """
+        assert len(data) >= 2, "one data set cannot tell a cached result from a computed one"
+        self._sides = (candidate, baseline)
+        self._data = data
+        self._clock = clock
+        self._scrub = scrub
+        self._write = write
+        self._rng = rng
+        self._limits = limits or Limits()
+        self._buffers = [
+            _Buffer([_copy(t) for t in data[i % len(data)]], i % len(data)) for i in range(_BUFFERS)
+        ]
+        self._turn = 0
+        self._inner = 1
+
+    def run(self) -> Timing:
+        """Warm up, then sample in blocks of candidate, baseline, baseline, candidate."""
+        was_enabled = gc.isenabled()
+        gc.disable()
+        try:
+            self._warm_up()
+            return self._sample_blocks()
+        finally:
+            if was_enabled:
+                gc.enable()
+
+    def _sample_blocks(self) -> Timing:
+        found = Timing([], self._inner)
+        started = time.monotonic()
+        seen = 0
+        while True:
+            block: list[float] = []
+            for which in (0, 1, 1, 0):
+                us, out, data = self._sample(which)
+                block.append(us)
+                if which == 0:
+                    self._keep(found, seen, out, data)
+                    seen += 1
+                else:
+                    # the baseline's answer must not lie in memory that the candidate gets
+                    for tensor in out:
+                        _spoil(tensor, self._rng.randrange(256))
+                del out
+            found.pairs += [(block[0], block[1]), (block[3], block[2])]
+            if stats.enough(found.pairs):
+                break
+            blocks = len(found.pairs) // 2
+            spent = (time.monotonic() - started) / self._limits.budget_s
+            if blocks >= _MAX_BLOCKS or (spent > 1 and blocks >= stats.EARLY_BLOCKS) or spent > _OVERRUN:
+                break
+        us, out, data = self._sample(0)
+        self._write(KEPT - 1, out)
+        found.kept = [k for k in found.kept if k.slot != KEPT - 1] + [Kept(KEPT - 1, data)]
+        return found
+
+    def _keep(self, found: Timing, seen: int, out: list[Tensor], data: int) -> None:
+        """A uniform choice among all timed calls, made as they come; the last slot is for the last call."""
+        slot = seen if seen < KEPT - 1 else self._rng.randrange(seen + 1)
+        if slot < KEPT - 1:
+            self._write(slot, out)
+            found.kept = [k for k in found.kept if k.slot != slot] + [Kept(slot, data)]
+
+    def _sample(self, which: int) -> tuple[float, list[Tensor], int]:
+        """One sample; returns microseconds a call, the last call's outputs, and which data that call had."""
+        # the number of calls varies, so that none can be told to be the last
+        count = self._inner if self._inner == 1 else self._inner + self._rng.randrange(2)
+        order = [self._buffers[(self._turn + i) % len(self._buffers)] for i in range(count)]
+        self._turn += count
+        last = order[-1]
+        self._refill(last)
+        self._scrub(self._rng.randrange(1 << 30))
+        us, out = self._clock.sample(self._sides[which], [b.tensors for b in order])
+        return us, out, last.data
+
+    def _refill(self, buffer: _Buffer) -> None:
+        """Give a buffer other data than it has, at the same addresses."""
+        buffer.data = (buffer.data + 1 + self._rng.randrange(len(self._data) - 1)) % len(self._data)
+        for to, source in zip(buffer.tensors, self._data[buffer.data], strict=True):
+            _run_of(to).copy_(_run_of(source))
+
+    def _warm_up(self) -> None:
+        """Call both until their times settle, and find how many calls a sample takes."""
+        deadline = time.monotonic() + _WARM_UP_S
+        fastest = math.inf
+        last = [math.inf, math.inf]
+        for number in range(20):
+            settled = True
+            for which in (0, 1):
+                us, _, _ = self._sample(which)
+                settled = settled and abs(us - last[which]) <= 0.1 * us
+                last[which] = us
+                fastest = min(fastest, us)
+            if (settled and number >= 2) or (time.monotonic() > deadline and number >= 1):
+                break
+        wanted = math.ceil(self._limits.shortest_us / max(fastest, 0.1))
+        self._inner = max(1, min(self._limits.max_inner, wanted))
+
+
+def candidate_side(kernel: Kernel, signature: Signature, device: torch.device, workspace: Tensor | None) -> Side:
+    """The kernel as a side: outputs are allocated at every call, as eager does."""
+    specs = [(o.spec.shape, o.spec.strides, getattr(torch, o.spec.dtype)) for o in signature.outputs]
+    launch, empty = kernel.launch, torch.empty_strided
+
+    def call(inputs: list[Tensor]) -> list[Tensor]:
+        outputs = [empty(shape, strides, dtype=dtype, device=device) for shape, strides, dtype in specs]
+        launch(inputs, outputs, workspace)
+        return outputs
+
+    return call
+
+
+def scrubber(signature: Signature, device: torch.device, workspace: Tensor | None) -> Callable[[int], None]:
+    """Overwrites the memory that outputs will get, by taking it from the allocator and giving it back."""
+    specs = [(o.spec.shape, o.spec.strides, getattr(torch, o.spec.dtype)) for o in signature.outputs]
+
+    def scrub(seed: int) -> None:
+        # sometimes NaN, sometimes numbers that could be results: a kernel must not learn that it is watched
+        byte = 0xFF if seed % 3 == 0 else seed // 3 % 256
+        taken = [torch.empty_strided(shape, strides, dtype=dtype, device=device) for shape, strides, dtype in specs]
+        for tensor in taken:
+            _spoil(tensor, byte)
+        if workspace is not None:
+            workspace.fill_(byte)
+
+    return scrub
+
+
+def _spoil(tensor: Tensor, byte: int) -> None:
+    if tensor.numel():
+        _run_of(tensor).view(torch.uint8).fill_(byte)
+
+
+def _run_of(tensor: Tensor) -> Tensor:
+    """All of a tensor's memory from its first to its last element, as one run."""
+    span = 0
+    if tensor.numel():
+        span = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.as_strided((span,), (1,))
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    run = _run_of(tensor).clone()
+    return run.as_strided(tensor.shape, tensor.stride())
