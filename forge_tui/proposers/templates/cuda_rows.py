@@ -313,7 +313,8 @@ class _Split(_Walks):
 
     def text(self) -> tuple[list[str], list[str]]:
         rows = self.rows
-        aim = max(1, 4 * self._sms // rows.row_count)
+        # enough blocks to fill the device, each with something to do for all of its threads
+        aim = max(2, min(4 * self._sms // rows.row_count, rows.row_size // self.most // 256))
         best = 2 ** max(1, min(10, round(math.log2(aim))))
         splits = [value for value in (best, best * 2, best // 2, best * 4, best // 4) if 2 <= value <= 1024]
         tunes: dict[str, tuple[int, ...]] = {"SPLIT": tuple(splits), "THREADS": (256, 128, 512, 1024),
