@@ -106,7 +106,7 @@ def distance(value: Tensor, base: Tensor) -> Distance:
         b = b.double()
         a = a.to(b.device).double()
         same = (a == b) | (a.isnan() & b.isnan())
-        gap = torch.where(same, 0.0, (a - b).abs()).nan_to_num(nan=math.inf)
+        gap = torch.where(same, 0.0, (a - b).abs()).nan_to_num(nan=math.inf, posinf=math.inf)
         finite = torch.where(b.isfinite(), b, 0.0)
         top = max(top, float(gap.max()))
         squares += float((gap * gap).sum())

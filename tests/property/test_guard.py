@@ -54,8 +54,7 @@ steps = st.lists(st.one_of(calls, calls, changes), min_size=1, max_size=12)
 def build():
     """A norm inside a root, equal at every call."""
     torch.manual_seed(0)
-    root = nn.Sequential(Norm(), nn.Identity()).eval().requires_grad_(False)
-    return root
+    return nn.Sequential(Norm(), nn.Identity()).eval().requires_grad_(False)
 
 
 def change(root, what):
