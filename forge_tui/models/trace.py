@@ -224,7 +224,7 @@ class _Serialiser:
         return name
 
     def _name(self, node: torch.fx.Node) -> str:
-        name = node.name
+        name = str(node.name)
         while name in self._used:
             name += "_"
         self._used.add(name)

@@ -145,7 +145,8 @@ def main() -> None:
             eager, mine = measure(case, kernels, options.rounds)
         for (variant, _, setting), each in zip(built, mine, strict=True):
             words = " ".join(f"{key}={value}" for key, value in setting.items())
-            print(f"{name:36} {variant:12} {eager:9.1f} us -> {each:9.1f} us  {eager / each:6.2f}x  {words}", flush=True)
+            times = f"{eager:9.1f} us -> {each:9.1f} us  {eager / each:6.2f}x"
+            print(f"{name:36} {variant:12} {times}  {words}", flush=True)
 
 
 if __name__ == "__main__":

@@ -57,8 +57,9 @@ def _unit(folder: Path, number: int, target: Target, source: str, tunables: dict
     for name in {launch.kernel for launch in launches}:
         text = text.replace(f" {name}(FORGE_PARAMS)", f" {name}_{number}(FORGE_PARAMS)")
     body = [
-        f"    emulated::launch({l.grid[0]}, {l.grid[1]}, {l.block[0]}, [&] {{ {l.kernel}_{number}({names}); }});"
-        for l in launches
+        f"    emulated::launch({step.grid[0]}, {step.grid[1]}, {step.block[0]}, "
+        f"[&] {{ {step.kernel}_{number}({names}); }});"
+        for step in launches
     ]
     macros = [*chosen, "FORGE_PARAMS", "LANES", "VEC"]
     return "\n".join([

@@ -94,7 +94,7 @@ def test_long_rows_are_split_over_blocks(every: dict[str, tuple[Target, Any]]) -
 
 
 def nvcc() -> str:
-    """nvcc, or skip."""
+    """The compiler, or skip."""
     try:
         return str(find_nvcc().path)
     except EnvironmentFault as why:
@@ -102,8 +102,9 @@ def nvcc() -> str:
 
 
 CHECKED = [
-    ("rms_norm_bf16", "sm_90a"), ("softmax_f16_dim1", "sm_90a"), ("split_group_norm", "sm_90a"), ("rotary_bf16", "sm_90a"),
-    ("cat_uneven", "sm_90a"), ("max_pool_bf16", "sm_90a"), ("floor_mod", "sm_90a"), ("integers", "sm_90a"),
+    ("rms_norm_bf16", "sm_90a"), ("softmax_f16_dim1", "sm_90a"), ("split_group_norm", "sm_90a"),
+    ("rotary_bf16", "sm_90a"), ("cat_uneven", "sm_90a"), ("max_pool_bf16", "sm_90a"),
+    ("floor_mod", "sm_90a"), ("integers", "sm_90a"),
     ("rms_norm_bf16", "sm_80"), ("split_softmax", "sm_80"),
 ]  # fmt: skip
 
@@ -112,7 +113,7 @@ CHECKED = [
 def test_kernel_compiles_for_the_gpu(
     every: dict[str, tuple[Target, Any]], tmp_path: Path, name: str, arch: str
 ) -> None:
-    """nvcc makes a cubin of every variant, with no register spilled."""
+    """A cubin comes out of nvcc for every variant, with no register spilled."""
     compiler = nvcc()
     target = every[name][0]
     for variant, _ in fits(target, GPU).variants:

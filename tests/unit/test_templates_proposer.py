@@ -30,6 +30,7 @@ GPU = Device(name="cuda:0", model="m", arch="sm_90a", sms=132, smem_optin=232448
 
 
 def spec(*shape: int, dtype: str = "float32") -> TensorSpec:
+    """A row-major spec."""
     strides, step = [], 1
     for size in reversed(shape):
         strides.append(step)
@@ -38,10 +39,12 @@ def spec(*shape: int, dtype: str = "float32") -> TensorSpec:
 
 
 def node(name: str, op: str, *args: Any, shape: tuple[int, ...], dtype: str = "float32", **kwargs: Any) -> GraphNode:
+    """A graph node."""
     return GraphNode(name=name, op=op, args=list(args), kwargs=kwargs, shape=shape, dtype=dtype)
 
 
 def target(nodes: list[GraphNode] | None, inputs: dict[str, TensorSpec], output: TensorSpec, name: str = "t") -> Target:
+    """A target with a graph over its inputs."""
     return Target(
         id=name, name=name, kind="function", qualname=f"m:{name}", instances=(), calls=1, time_us=1.0, share=0.5,
         signature=Signature(
@@ -57,6 +60,7 @@ X = {"ref": "x"}
 
 
 def softmax(rows: int = 64, columns: int = 128) -> Target:
+    """Softmax along rows."""
     full, row = (rows, columns), (rows, 1)
     return target([
         node("m", "aten.amax.default", X, [-1], True, shape=row),
@@ -68,16 +72,19 @@ def softmax(rows: int = 64, columns: int = 128) -> Target:
 
 
 def chain(name: str = "t", x: str = "x") -> Target:
+    """One multiplication."""
     return target([node("o", "aten.mul.Tensor", {"ref": x}, 2, shape=(8, 5))], {x: spec(8, 5)}, spec(8, 5), name)
 
 
 def task(aim: Target, edge: Edge = Edge.DRAFT, families: tuple[str, ...] = (), device: Device = CPU) -> Task:
+    """A request to the proposer."""
     nodes = tuple(
         Node(id=number, target_id=aim.id, parent=None, edge=Edge.DRAFT, proposer="templates", source="", language="cpp",
              family=family)
         for number, family in enumerate(families)
     )  # fmt: skip
-    return Task(target=aim, device=device, edge=edge, parent=None, failed=None, best=None, lineage=(), nodes=nodes, seed=0)
+    return Task(target=aim, device=device, edge=edge, parent=None, failed=None, best=None, lineage=(), nodes=nodes,
+                seed=0)  # fmt: skip
 
 
 async def test_variants_are_proposed_one_after_the_other_until_none_is_left() -> None:

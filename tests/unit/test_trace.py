@@ -15,10 +15,12 @@ from forge_tui.models.trace import TraceError, references, trace_graph
 
 
 def spec(tensor: torch.Tensor) -> TensorSpec:
+    """The spec of a tensor."""
     return TensorSpec(shape=tuple(tensor.shape), dtype=str(tensor.dtype)[6:], strides=tuple(tensor.stride()))
 
 
 def trace(call: Callable[..., Any], *inputs: torch.Tensor, outputs: int = 1) -> Graph:
+    """The graph of a callable."""
     signature = Signature(
         inputs=tuple(KernelInput(name=f"x{n}", spec=spec(t), source="arg", path="x") for n, t in enumerate(inputs)),
         outputs=tuple(KernelOutput(name=f"out{n}", spec=spec(torch.empty(1))) for n in range(outputs)),
@@ -33,6 +35,7 @@ def trace(call: Callable[..., Any], *inputs: torch.Tensor, outputs: int = 1) -> 
 
 
 def names(graph: Graph) -> list[str]:
+    """Operations in order, without overloads."""
     return [node.op.split(".")[1] if "." in node.op else node.op for node in graph.nodes]
 
 
@@ -49,7 +52,8 @@ def test_pointwise_chain_is_written_down_with_shapes_dtypes_and_constants() -> N
 
 def test_graph_goes_through_json() -> None:
     """Infinity included, a graph is plain JSON and comes back equal."""
-    graph = trace(lambda x, m: x.masked_fill(m, float("-inf")), torch.randn(4), torch.tensor([True, False, True, False]))
+    mask = torch.tensor([True, False, True, False])
+    graph = trace(lambda x, m: x.masked_fill(m, float("-inf")), torch.randn(4), mask)
     assert msgspec.json.decode(graph.to_json(), type=Graph) == graph
     assert "-inf" in graph.to_json()
 

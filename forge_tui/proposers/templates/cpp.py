@@ -9,8 +9,8 @@ from forge_tui.proposers.templates.cpp_rows import RowBody, can_be_nan, combined
 from forge_tui.proposers.templates.emit import Dialect, Names, identity, indent, place
 from forge_tui.proposers.templates.expr import C_NAME, Expr, Unfit, walk
 from forge_tui.proposers.templates.index import Var
+from forge_tui.proposers.templates.loops import Nest, Part, Plan, Rows, Store
 from forge_tui.proposers.templates.passes import dear, fastest_last, lane_of, plan_passes
-from forge_tui.proposers.templates.plan import Nest, Part, Plan, Rows, Store
 
 #: bytes of stack that rows may be kept in, per thread
 MOST_STACK = 256 * 1024

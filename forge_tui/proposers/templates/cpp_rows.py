@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from forge_tui.proposers.templates.emit import Names, identity, indent, place
 from forge_tui.proposers.templates.expr import C_NAME, Expr, walk
 from forge_tui.proposers.templates.index import Var
+from forge_tui.proposers.templates.loops import Rows, Store
 from forge_tui.proposers.templates.passes import Pass, Passes, fastest_last
-from forge_tui.proposers.templates.plan import Rows, Store
 
 STORED = {"bfloat16": "forge::bfloat16", "float16": "forge::half", "float32": "float", "float64": "double",
           "bool": "bool", **{name: name + "_t" for name in ("int64", "int32", "int16", "int8", "uint8")}}  # fmt: skip

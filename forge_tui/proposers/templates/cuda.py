@@ -10,7 +10,7 @@ from forge_tui.proposers.templates import cuda_rows, cuda_text
 from forge_tui.proposers.templates.emit import Names, indent, place
 from forge_tui.proposers.templates.expr import loads, walk
 from forge_tui.proposers.templates.index import Var
-from forge_tui.proposers.templates.plan import Nest, Plan
+from forge_tui.proposers.templates.loops import Nest, Plan
 
 _THREADS = (256, 128, 512)
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from forge_tui.proposers.templates.emit import Dialect, Names
 from forge_tui.proposers.templates.expr import C_NAME, Expr
 from forge_tui.proposers.templates.index import Index, Var
-from forge_tui.proposers.templates.plan import Store
+from forge_tui.proposers.templates.loops import Store
 
 STORED = {"bfloat16": "__nv_bfloat16", "float16": "__half", "float32": "float", "float64": "double", "bool": "bool",
           **{name: name + "_t" for name in ("int64", "int32", "int16", "int8", "uint8")}}  # fmt: skip

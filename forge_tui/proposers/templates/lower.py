@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from forge_tui.core.records import Graph, GraphNode, Signature, TensorSpec
-from forge_tui.proposers.templates import ops, pooling, views
+from forge_tui.proposers.templates import ops, pooling, reductions, views
 from forge_tui.proposers.templates.expr import CTYPE, CType, Expr, Pool, Unfit
 from forge_tui.proposers.templates.index import (
     ZERO,
@@ -15,11 +15,10 @@ from forge_tui.proposers.templates.index import (
     Var,
     flat,
     linear,
-    row_major,
     unravel,
     wanted_split,
 )
-from forge_tui.proposers.templates.naming import placeholder
+from forge_tui.proposers.templates.naming import op_name, placeholder
 
 Position = tuple[Index, ...]
 _VENDOR = (
@@ -83,7 +82,7 @@ class Lowering:
         self.reduced: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {}
         """Reduction nodes seen: input shape and dimensions."""
         self._memo: dict[tuple[str, Position], Expr] = {}
-        self._rounded = _rounded_nodes(graph, self.specs)
+        self._rounded = _rounded_nodes(graph)
 
     def forget(self) -> None:
         """Drop what was evaluated: the loop variables changed."""
@@ -152,7 +151,7 @@ class Lowering:
             raise Unfit("an empty tensor")
         if base in _VENDOR or "attention" in base or "scaled_mm" in base:
             raise Unfit(f"it contains {base}, which a vendor library does best")
-        for table in (views.VIEWS, _REDUCTIONS, pooling.WINDOWS):
+        for table in (views.VIEWS, reductions.REDUCTIONS, pooling.WINDOWS):
             handler: Callable[[Lowering, GraphNode, Position], Expr] | None = table.get(base)
             if handler is not None:
                 return handler(self, node, position)
@@ -162,7 +161,7 @@ class Lowering:
         source = self.nodes[node.args[0]["ref"]]
         base, number = op_name(source), int(node.args[1])
         if base == "var_mean":
-            return _variance(self, source, position) if number == 0 else _mean(self, source, position)
+            return (reductions.variance if number == 0 else reductions.mean)(self, source, position)
         if base == "max_pool2d_with_indices" and number == 0:
             return pooling.max_pool(self, source, node.shape, position)
         if base in ("split", "split_with_sizes", "unbind", "unsafe_split"):
@@ -284,126 +283,7 @@ class Lowering:
         return node.dtype
 
 
-def op_name(node: GraphNode) -> str:
-    """`mul` for `aten.mul.Tensor`."""
-    parts = node.op.split(".")
-    return parts[1] if len(parts) > 1 else parts[0]
-
-
-def _dims(node: GraphNode, rank: int, at: int = 1) -> tuple[int, ...]:
-    value = node.args[at] if len(node.args) > at else node.kwargs.get("dim")
-    if isinstance(value, dict | bool):
-        value = None
-    if value is None or value == []:
-        return tuple(range(rank))
-    listed = value if isinstance(value, list) else [value]
-    return tuple(sorted(int(dim) % rank for dim in listed)) if rank else ()
-
-
-def _reduce(low: Lowering, node: GraphNode, position: Position, kind: str, ctype: CType,
-            body: Callable[[Expr, Position], Expr] | None = None, label: str = "") -> Expr:  # fmt: skip
-    """Reduce argument 0 of a node; `body` maps the element (and its kept position) to what is combined."""
-    source = node.args[0]["ref"]
-    shape = low.shape(source)
-    dims = _dims(node, len(shape))
-    if 0 in shape:
-        raise Unfit("an empty tensor")
-    kept = [dim for dim in range(len(shape)) if dim not in dims]
-    # with keepdim the position has a zero for every reduced dimension
-    wide = len(position) == len(shape)
-    place: dict[int, Index] = {dim: position[dim if wide else n] for n, dim in enumerate(kept)}
-    kept_position = tuple(place[dim] for dim in kept)
-    sizes = [shape[dim] for dim in dims]
-    if math.prod(sizes) == 1:
-        element = low.at(source, tuple(place.get(dim, ZERO) for dim in range(len(shape))))
-        value = low.pool.cast(element, ctype)
-        return body(value, kept_position) if body else value
-    low.reduced[node.name] = (shape, dims)
-    if low.probing:
-        return low.pool.probe(f"{node.name}{label}", ctype, kept_position)
-    if low.inner.vars is None:
-        low.inner.vars = _fresh(sizes)
-    if any(index.variables() & set(low.inner.vars) for index in kept_position):
-        raise Unfit("it reduces the result of a reduction over other dimensions")
-    place.update(zip(dims, low.inner.position(sizes, low), strict=True))
-    element = low.at(source, tuple(place[dim] for dim in range(len(shape))))
-    value = low.pool.cast(element, ctype)
-    value = body(value, kept_position) if body else value
-    return low.pool.reduce(kind, value, low.inner.vars or ())
-
-
-def _fresh(sizes: Sequence[int]) -> tuple[Var, ...]:
-    return tuple(Var(f"r{n}", size) for n, size in enumerate(sizes) if size > 1)
-
-
-def _sum(low: Lowering, node: GraphNode, position: Position) -> Expr:
-    return _reduce(low, node, position, "sum", CTYPE[node.dtype])
-
-
-def _count(low: Lowering, node: GraphNode) -> int:
-    shape = low.shape(node.args[0]["ref"])
-    return math.prod(shape[dim] for dim in _dims(node, len(shape)))
-
-
-def _mean(low: Lowering, node: GraphNode, position: Position) -> Expr:
-    ctype = CTYPE[node.dtype]
-    total = _reduce(low, node, position, "sum", ctype)
-    return low.pool.op(ctype, "({0} * {1})", total, low.pool.const(1.0 / _count(low, node), ctype))
-
-
-def _variance(low: Lowering, node: GraphNode, position: Position) -> Expr:
-    ctype = CTYPE[node.dtype]
-    correction = node.kwargs.get("correction")
-    if len(node.args) > 2:
-        correction = node.args[2]
-    correction = 1 if correction is None else correction
-    if isinstance(correction, bool):
-        correction = int(correction)
-    count = _count(low, node)
-    mean = _mean(low, node, position)
-    if count - correction <= 0:
-        raise Unfit("a variance over one element")
-
-    def squared(value: Expr, _: Position) -> Expr:
-        away = low.pool.op(ctype, "({0} - {1})", value, mean)
-        return low.pool.op(ctype, "({0} * {0})", away)
-
-    total = _reduce(low, node, position, "sum", ctype, squared, ".squares")
-    return low.pool.op(ctype, "({0} * {1})", total, low.pool.const(1.0 / (count - correction), ctype))
-
-
-def _extreme(low: Lowering, node: GraphNode, position: Position) -> Expr:
-    return _reduce(low, node, position, "max" if op_name(node) == "amax" else "min", CTYPE[node.dtype])
-
-
-def _product(low: Lowering, node: GraphNode, position: Position) -> Expr:
-    return _reduce(low, node, position, "prod", CTYPE[node.dtype])
-
-
-def _truth(low: Lowering, node: GraphNode, position: Position) -> Expr:
-    kind = "max" if op_name(node) == "any" else "min"
-    as_int = _reduce(low, node, position, kind, "i", lambda value, _: low.pool.cast(low.pool.cast(value, "b"), "i"))
-    return low.pool.cast(as_int, "b")
-
-
-def _vector_norm(low: Lowering, node: GraphNode, position: Position) -> Expr:
-    order = node.args[1] if len(node.args) > 1 else 2
-    if order not in (2, 2.0):
-        raise Unfit(f"a vector norm of order {order}")
-    ctype = CTYPE[node.dtype]
-    moved = GraphNode(name=node.name, op=node.op, args=[node.args[0], *node.args[2:]], kwargs=node.kwargs,
-                      shape=node.shape, dtype=node.dtype)  # fmt: skip
-    total = _reduce(low, moved, position, "sum", ctype, lambda value, _: low.pool.op(ctype, "({0} * {0})", value))
-    return low.pool.op(ctype, "@sqrt({0})", total)
-
-
-_REDUCTIONS: dict[str, Callable[[Lowering, GraphNode, Position], Expr]] = {
-    "sum": _sum, "mean": _mean, "var": _variance, "amax": _extreme, "amin": _extreme, "prod": _product,
-    "any": _truth, "all": _truth, "linalg_vector_norm": _vector_norm,
-}  # fmt: skip
-
-
-def _rounded_nodes(graph: Graph, specs: dict[str, TensorSpec]) -> frozenset[str]:
+def _rounded_nodes(graph: Graph) -> frozenset[str]:
     """Half-precision results that a jumping operation reads, directly or through more half-precision operations."""
     nodes = {node.name: node for node in graph.nodes}
 
@@ -426,7 +306,6 @@ def _rounded_nodes(graph: Graph, specs: dict[str, TensorSpec]) -> frozenset[str]
         if node.dtype in ("bfloat16", "float16") and op_name(node) not in views.VIEWS and node.op != "getitem":
             found.add(name)
         pending += operands(node)
-    del specs
     return frozenset(found)
 
 
@@ -436,6 +315,3 @@ def _references(value: Any) -> list[str]:
     if isinstance(value, list):
         return [name for item in value for name in _references(item)]
     return []
-
-
-__all__ = ["Inner", "Lowering", "Position", "SegmentNeeded", "SplitNeeded", "op_name", "row_major"]

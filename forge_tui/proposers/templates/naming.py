@@ -1,15 +1,21 @@
-"""Names of kernel parameters in a source: placeholders while it is written, the real names at the end."""
+"""Names: of operations, and of kernel parameters (placeholders until the source is complete)."""
 
 from __future__ import annotations
 
 import re
 
 from forge_tui.contract import header
-from forge_tui.core.records import Language, Signature, TensorSpec
+from forge_tui.core.records import GraphNode, Language, Signature, TensorSpec
 
 _PLACEHOLDER = re.compile(r"\bparameter_(\d+)_\b")
 _WORD = re.compile(r"\b[A-Za-z_]\w*\b")
 _BODY = re.compile(r"\(FORGE_PARAMS\) \{\n(.*?)^\}", re.DOTALL | re.MULTILINE)
+
+
+def op_name(node: GraphNode) -> str:
+    """`mul` for `aten.mul.Tensor`."""
+    parts = node.op.split(".")
+    return parts[1] if len(parts) > 1 else parts[0]
 
 
 def placeholder(number: int) -> str:

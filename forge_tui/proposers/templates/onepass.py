@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from forge_tui.proposers.templates.expr import Expr, Pool, rebuild, walk
 from forge_tui.proposers.templates.index import ZERO
-from forge_tui.proposers.templates.plan import Rows
+from forge_tui.proposers.templates.loops import Rows
 
 _SQUARE = "({0} * {0})"
 _MINUS = "({0} - {1})"

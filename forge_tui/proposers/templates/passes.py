@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from forge_tui.proposers.templates.expr import CType, Expr, loads, walk
 from forge_tui.proposers.templates.index import Var
-from forge_tui.proposers.templates.plan import Rows, Store
+from forge_tui.proposers.templates.loops import Rows, Store
 
 ELEMENT_BYTES: dict[CType, int] = {"f": 4, "d": 8, "i": 8, "b": 1}
 

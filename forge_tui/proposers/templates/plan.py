@@ -6,115 +6,23 @@ import itertools
 import math
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Literal
 
 from forge_tui.core.records import Graph, KernelOutput, Signature
-from forge_tui.proposers.templates import ops
-from forge_tui.proposers.templates.expr import Expr, Pool, Unfit, loads, rebuild, walk
+from forge_tui.proposers.templates.expr import Expr, Unfit, walk
 from forge_tui.proposers.templates.index import Index, Space, Var, constant, flat, linear, of, unravel
+from forge_tui.proposers.templates.loops import Family, Nest, Plan, Rows, Store, by_stride, merge_all
 from forge_tui.proposers.templates.lower import (
     MOST_UNROLLED,
     Inner,
     Lowering,
     SegmentNeeded,
     SplitNeeded,
-    op_name,
 )
-from forge_tui.proposers.templates.naming import placeholder
+from forge_tui.proposers.templates.naming import op_name, placeholder
+from forge_tui.proposers.templates.reductions import REDUCTIONS
 
-Family = Literal["elementwise", "rows", "pooling"]
 _MAX_NESTS = 12
-_MAX_PARTS = 7
 _MAX_RESTARTS = 60
-
-
-@dataclass(frozen=True)
-class Store:
-    """One output element: where, and which value."""
-
-    output: str
-    dtype: str
-    address: Index
-    value: Expr
-
-
-@dataclass(frozen=True)
-class Part:
-    """A piece of the innermost loop's range, with the stores as they are there: `var` runs from 0 within it."""
-
-    var: Var
-    stores: tuple[Store, ...]
-
-
-@dataclass(frozen=True)
-class Nest:
-    """Loops without a reduction; `vars` from outer to inner."""
-
-    vars: tuple[Var, ...]
-    stores: tuple[Store, ...]
-
-    def parts(self, pool: Pool) -> tuple[Part, ...]:
-        """The innermost loop cut where an index stops to be held at an edge; one part where none is."""
-        last = self.vars[-1]
-        points = {0, last.extent}
-        for expr in walk([store.value for store in self.stores]):
-            if expr.index is not None:
-                points |= expr.index.edges(last)
-            if expr.kind == "inside" and expr.index is not None:
-                points |= expr.index.clamp(expr.bounds[0], expr.bounds[1] - 1).edges(last)
-        bounds = sorted(point for point in points if 0 <= point <= last.extent)
-        if len(bounds) == 2 or len(bounds) > _MAX_PARTS:
-            return (Part(last, self.stores),)
-        parts = []
-        for number, (start, end) in enumerate(itertools.pairwise(bounds)):
-            var = Var(f"{last.name}_part{number}", end - start)
-            mapping = {last: of(var) + start}
-            values = rebuild(pool, [store.value for store in self.stores], mapping, {})
-            stores = tuple(
-                replace(store, address=store.address.substitute(mapping), value=value)
-                for store, value in zip(self.stores, values, strict=True)
-            )
-            parts.append(Part(var, stores))
-        return tuple(parts)
-
-
-@dataclass(frozen=True)
-class Rows:
-    """Reductions over one index set per row, then what is computed from them.
-
-    `inner` is what the reductions walk, `final` what the stores walk; they are the same tuple wherever the results
-    have the shape of what was reduced. `row_stores` are once per row.
-    """
-
-    rows: tuple[Var, ...]
-    inner: tuple[Var, ...]
-    final: tuple[Var, ...]
-    levels: tuple[tuple[Expr, ...], ...]
-    stores: tuple[Store, ...]
-    row_stores: tuple[Store, ...]
-
-    @property
-    def row_count(self) -> int:
-        """Number of rows."""
-        return math.prod(var.extent for var in self.rows)
-
-    @property
-    def row_size(self) -> int:
-        """Elements reduced per row."""
-        return math.prod(var.extent for var in self.inner)
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What a kernel for the graph does."""
-
-    family: Family
-    pool: Pool
-    nests: tuple[Nest, ...] = ()
-    rows: Rows | None = None
-    aligns: dict[str, int] = field(default_factory=dict)
-    """Alignment of every input, bytes."""
 
 
 def make_plan(graph: Graph, signature: Signature) -> Plan:
@@ -158,8 +66,7 @@ def _check(graph: Graph, signature: Signature) -> None:
 
 
 def _reduces(graph: Graph) -> bool:
-    names = ("sum", "mean", "var", "var_mean", "amax", "amin", "prod", "any", "all", "linalg_vector_norm")
-    return any(op_name(node) in names for node in graph.nodes)
+    return any(op_name(node) in REDUCTIONS or op_name(node) == "var_mean" for node in graph.nodes)
 
 
 class _Planner:
@@ -229,8 +136,8 @@ class _Planner:
             for name, output in outputs:
                 stores.append(self._store(name, output, position))
         walked = [var for var in space.vars if var not in unrolled]
-        ordered = _by_stride(walked, stores)
-        variables, stores, _ = _merge_all(self._low.pool, [ordered], stores, [])
+        ordered = by_stride(walked, stores)
+        variables, stores, _ = merge_all(self._low.pool, [ordered], stores, [])
         return Nest(tuple(variables[0]), tuple(stores))
 
     def _store(self, name: str, output: KernelOutput, position: tuple[Index, ...]) -> Store:
@@ -345,10 +252,10 @@ class _Planner:
     ) -> Rows:  # fmt: skip
         every = [*stores, *row_stores]
         same = inner == final
-        groups = [_by_stride(rows, every), _by_stride(inner, every)]
+        groups = [by_stride(rows, every), by_stride(inner, every)]
         if not same:
-            groups.append(_by_stride(final, every))
-        merged, every, reductions = _merge_all(self._low.pool, groups, every, reductions, inner)
+            groups.append(by_stride(final, every))
+        merged, every, reductions = merge_all(self._low.pool, groups, every, reductions, inner)
         new_inner = tuple(merged[1])
         levels: dict[int, list[Expr]] = {}
         for expr in reductions:
@@ -358,64 +265,3 @@ class _Planner:
             tuple(tuple(levels[level]) for level in sorted(levels)),
             tuple(every[: len(stores)]), tuple(every[len(stores) :]),
         )  # fmt: skip
-
-
-def _by_stride(variables: Sequence[Var], stores: Sequence[Store]) -> list[Var]:
-    """From the largest step through memory to the smallest: that of the first store, else of the biggest load."""
-    everything = list(loads([store.value for store in stores]))
-
-    def step(var: Var) -> int:
-        for store in stores:
-            found = store.address.coefficient(var)
-            if found:
-                return abs(found)
-        steps = [abs(expr.index.coefficient(var) or 0) for expr in everything if expr.index is not None]
-        return max(steps, default=0)
-
-    order = {var: number for number, var in enumerate(variables)}
-    return sorted(variables, key=lambda var: (-step(var), order[var]))
-
-
-def _merge_all(
-    pool: Pool, groups: list[list[Var]], stores: list[Store], reductions: list[Expr],
-    inner: tuple[Var, ...] | None = None,
-) -> tuple[list[list[Var]], list[Store], list[Expr]]:  # fmt: skip
-    """Join neighbouring loops wherever every index walks them as one."""
-    roots = [store.value for store in stores] + reductions
-    indices = [expr.index for expr in walk(roots) if expr.index is not None]
-    indices += [store.address for store in stores]
-    mapping: dict[Var, Index] = {}
-    result: list[list[Var]] = []
-    for group in groups:
-        done: list[Var] = []
-        for var in group:
-            if done and _walked_as_one(done[-1], var, indices):
-                outer = done.pop()
-                joined = Var(f"{outer.name}_{var.name}", outer.extent * var.extent)
-                step = {outer: Index(), var: of(joined)}
-                indices = [index.substitute(step) for index in indices]
-                mapping = {old: value.substitute(step) for old, value in mapping.items()} | step
-                done.append(joined)
-            else:
-                done.append(var)
-        result.append(done)
-    over: dict[tuple[Var, ...], tuple[Var, ...]] = {}
-    if inner is not None:
-        over[inner] = tuple(result[1])
-    new = rebuild(pool, roots, mapping, over)
-    stores = [
-        replace(store, address=store.address.substitute(mapping), value=value)
-        for store, value in zip(stores, new, strict=False)
-    ]
-    return result, stores, new[len(stores) :]
-
-
-def _walked_as_one(outer: Var, inner: Var, indices: Sequence[Index]) -> bool:
-    for index in indices:
-        a, b = index.coefficient(outer), index.coefficient(inner)
-        if a is None or b is None or a != b * inner.extent:
-            return False
-    return True
-
-
-__all__ = ["Nest", "Plan", "Rows", "Store", "make_plan", "ops"]

@@ -9,8 +9,9 @@ from forge_tui.core.ports import Task
 from forge_tui.core.records import Device, Edge, Proposal, Target
 from forge_tui.proposers.templates import cpp, cuda
 from forge_tui.proposers.templates.expr import Unfit
+from forge_tui.proposers.templates.loops import Plan
 from forge_tui.proposers.templates.naming import with_names
-from forge_tui.proposers.templates.plan import Plan, make_plan
+from forge_tui.proposers.templates.plan import make_plan
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from forge_tui.proposers.templates.index import (
     row_major,
     unravel,
 )
+from forge_tui.proposers.templates.naming import op_name
 
 if TYPE_CHECKING:
     from forge_tui.proposers.templates.lower import Lowering
@@ -261,7 +262,7 @@ def _pad(low: Lowering, node: GraphNode, position: Position) -> Expr:
 
 def _fill(low: Lowering, node: GraphNode, position: Position) -> Expr:
     del position
-    number = {"full": 1, "full_like": 1, "scalar_tensor": 0, "fill": 1}[_base(node)]
+    number = {"full": 1, "full_like": 1, "scalar_tensor": 0, "fill": 1}[op_name(node)]
     value = node.args[number]
     if isinstance(value, dict):
         raise Unfit("a fill by a tensor")
@@ -283,7 +284,7 @@ def _arange(low: Lowering, node: GraphNode, position: Position) -> Expr:
         start = args[0]
     if len(args) >= 3:
         step = args[2]
-    if _base(node) == "iota":
+    if op_name(node) == "iota":
         start, step = node.kwargs.get("start", 0), node.kwargs.get("step", 1)
     if not isinstance(start, int) or not isinstance(step, int):
         raise Unfit("a range of fractions")
@@ -294,14 +295,10 @@ def _tri(low: Lowering, node: GraphNode, position: Position) -> Expr:
     offset = int(_argument(node, 1, "diagonal", 0))
     away = position[-1] - position[-2]
     size = math.prod(node.shape)
-    below = (-size - 1, offset + 1) if _base(node) == "tril" else (offset, size + 1)
+    below = (-size - 1, offset + 1) if op_name(node) == "tril" else (offset, size + 1)
     keep = low.pool.inside(away, *below)
     ctype = CTYPE[node.dtype]
     return low.pool.op(ctype, "({0} ? {1} : {2})", keep, low.at(_source(node), position), low.pool.const(0, ctype))
-
-
-def _base(node: GraphNode) -> str:
-    return node.op.split(".")[1]
 
 
 VIEWS: dict[str, Callable[[Lowering, GraphNode, Position], Expr]] = {
