@@ -91,8 +91,8 @@ class FrozenModule:
 class _Module:
     """One module's own dictionaries, hooks and class."""
 
-    __slots__ = ("_buffers", "_class", "_counts", "_dict", "_forward", "_module", "_modules", "_names", "_nones",
-                 "_own", "_parameters")  # fmt: skip
+    __slots__ = ("_buffer_count", "_buffers", "_class", "_dict", "_forward", "_module", "_modules", "_names", "_nones",
+                 "_own", "_parameter_count", "_parameters")  # fmt: skip
 
     def __init__(self, module: nn.Module, *, own: bool) -> None:
         self._module = module
@@ -104,7 +104,7 @@ class _Module:
         self._buffers = module._buffers  # noqa: SLF001
         self._modules = module._modules  # noqa: SLF001
         self._names = tuple(module._modules.items())  # noqa: SLF001
-        self._counts = (len(self._parameters), len(self._buffers), len(self._modules))
+        self._parameter_count, self._buffer_count = len(self._parameters), len(self._buffers)
         self._nones = tuple(
             (holder, name) for holder in (self._parameters, self._buffers) for name in holder if holder[name] is None
         )
@@ -120,7 +120,9 @@ class _Module:
             or parameters is not self._parameters
             or buffers is not self._buffers
             or modules is not self._modules
-            or (len(parameters), len(buffers), len(modules)) != self._counts
+            or len(parameters) != self._parameter_count
+            or len(buffers) != self._buffer_count
+            or len(modules) != len(self._names)
         ):
             return "module structure"
         for holder, name in self._nones:

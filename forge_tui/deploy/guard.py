@@ -17,10 +17,12 @@ from forge_tui.core.records import LaunchPlan, Signature, Target
 from forge_tui.deploy.ambient import is_compiling, obstacle
 from forge_tui.deploy.forms import Form, make_form
 from forge_tui.deploy.frozen import FrozenFunction, FrozenModule
+from forge_tui.deploy.quick import Check, same_kind
 from forge_tui.deploy.tally import Tally, Totals
 from forge_tui.models.calls import rebuild_result
 
 _MAX_FORMS = 64
+_MAX_QUICK = 8
 
 
 class Launchable(Protocol):
@@ -65,16 +67,13 @@ _TENSORS: Final = frozenset({Tensor, nn.Parameter})
 class _Expected:
     """What one tensor must be."""
 
-    __slots__ = ("dtype", "mask", "may_negate", "shape", "strides")
+    __slots__ = ("dtype", "shape", "strides")
 
     def __init__(self, signature: Signature, index: int) -> None:
         item = signature.inputs[index]
         self.dtype = getattr(torch, item.spec.dtype)
         self.shape = torch.Size(item.spec.shape)
         self.strides = tuple(item.spec.strides)
-        self.mask = item.align - 1
-        # lazily negated tensors come from the imaginary parts of complex ones
-        self.may_negate = self.dtype in (torch.float16, torch.float32, torch.float64)
 
     def miss(self, tensor: Any, device: torch.device) -> Miss:
         """Which of the conditions the tensor breaks."""
@@ -90,7 +89,7 @@ class _Expected:
             return _DTYPE
         if tensor.shape != self.shape:
             return _SHAPE
-        return _STRIDES if tensor.stride() != self.strides else _ALIGN
+        return _STRIDES
 
 
 class GuardedKernel:
@@ -119,6 +118,9 @@ class GuardedKernel:
         self._slots = self._frozen.slots
         self._blank: list[Any] = [None] * len(signature.inputs)
         self._expected = tuple(_Expected(signature, i) for i in range(len(signature.inputs)))
+        self._masks = tuple(item.align - 1 for item in signature.inputs)
+        self._quick: Check | None = None
+        self._quick_left = _MAX_QUICK
         self._forms: dict[Any, Form | None] = {}
         self._outputs = tuple((o.spec.shape, o.spec.strides, getattr(torch, o.spec.dtype)) for o in signature.outputs)
         self._result = _result_builder(signature)
@@ -163,27 +165,39 @@ class GuardedKernel:
         return self._serve(tensors, args, kwargs) if miss is None else miss
 
     def _refusal(self, tensors: list[Any]) -> Miss | None:
-        device = self._device
-        for tensor, want in zip(tensors, self._expected, strict=True):
-            try:
-                if (
-                    type(tensor) not in _TENSORS
-                    or tensor.dtype is not want.dtype
-                    or tensor.shape != want.shape
-                    or tensor.stride() != want.strides
-                    or tensor.device != device
-                    or (want.may_negate and tensor.is_neg())
-                ):
-                    return want.miss(tensor, device)
-                address = tensor.data_ptr()
-            except RuntimeError:  # layouts without strides or without an address
-                return _LAYOUT
-            if not address or address & want.mask:
+        quick = self._quick
+        if quick is None or not _passes(quick, tensors):
+            miss = self._compare(tensors)
+            if miss is not None:
+                return miss
+            if self._quick_left:
+                # a few times only: callers that alternate between modes must not make one at every call
+                self._quick_left -= 1
+                self._quick = same_kind(tensors)
+        for tensor, mask in zip(tensors, self._masks, strict=True):
+            address = tensor.data_ptr()
+            if not address or address & mask:
                 return _ALIGN
         if torch.is_grad_enabled():
             for tensor in tensors:
                 if tensor.requires_grad:
                     return _GRAD
+        return None
+
+    def _compare(self, tensors: list[Any]) -> Miss | None:
+        """The first difference between the tensors and the signature's."""
+        device = self._device
+        for tensor, want in zip(tensors, self._expected, strict=True):
+            if (
+                type(tensor) not in _TENSORS
+                or tensor.layout is not torch.strided
+                or tensor.dtype is not want.dtype
+                or tensor.shape != want.shape
+                or tensor.stride() != want.strides
+                or tensor.device != device
+                or tensor.is_neg()
+            ):
+                return want.miss(tensor, device)
         return None
 
     def _serve(self, tensors: list[Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -256,6 +270,13 @@ class GuardedKernel:
         kept: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
         self._keep = kept
         return kept
+
+
+def _passes(check: Check, tensors: list[Any]) -> bool:
+    try:
+        return check(*tensors)
+    except TypeError:  # something that is no tensor
+        return False
 
 
 def _result_builder(signature: Signature) -> Callable[[list[Tensor], list[Tensor]], Any]:

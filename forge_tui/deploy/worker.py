@@ -113,7 +113,10 @@ class Session:
         def use(implementation: Any) -> None:
             module._compiled_call_impl = implementation  # noqa: SLF001
 
-        found = measure.compare(self._loaded.run, lambda: use(compiled), lambda: use(None), self._sync, budget_s)
+        try:
+            found = measure.compare(self._loaded.run, lambda: use(compiled), lambda: use(None), self._sync, budget_s)
+        finally:
+            use(None)
         return CompileResult(comparison=found)
 
     def _enter(self, patch: Patch | None) -> None:
@@ -150,7 +153,9 @@ def _served(patch: Patch, target_id: str) -> Served:
 
 
 def _first_line(error: Exception) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), "no message")[:300]
+    """The first line of a message, with the second where the first only announces it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or ["no message"]
+    return " ".join(lines[: 2 if lines[0].endswith(":") else 1])[:300]
 
 
 class _Handlers:
