@@ -105,6 +105,8 @@ class ForgeApp(Commands, App[int], inherit_bindings=False):
         elif self.theme_missing:
             self.say(f"There is no theme {self.theme_missing!r}; {self.start_theme} is used.", severity="warning")
         self._handle_signals()
+        # the shell wrote over the screen meanwhile
+        self.app_resume_signal.subscribe(self, lambda _: self.do_app_redraw())
         if self.wanted_session is not None:
             self.follower.attach(self.wanted_session)
         self.feed.start()

@@ -43,6 +43,9 @@ class HotspotList(TreeList):
             queue.extend(sorted(children.get(spot.id, []), key=lambda s: -s.total_ms))
         self.reset(model)
         self.open_targets()
+        offered = [spot for spot in hotspots if spot.target_id is not None]
+        if offered:
+            self.go_to_node(max(offered, key=lambda spot: spot.headroom_ms).id, by_user=False)
 
     def open_targets(self) -> None:
         """Open the way to every target, one level at least."""
