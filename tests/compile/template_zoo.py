@@ -110,6 +110,7 @@ def cases() -> dict[str, Case]:
         "scalar_result": (lambda x, y: x * y + 1, (r(()), r(()))),
         # views and copies
         "transposed_input": (lambda x, y: x + y, (r(8, 6).t(), r(6, 8))),
+        "tiled": (lambda x, y: (x.transpose(1, 2) * y).contiguous(), (r(2, 37, 50), r(37))),
         "transpose_copy": (lambda x: x.transpose(1, 2).contiguous(), (r(2, 3, 8, 5),)),
         "strided_slice": (lambda x: x[:, 1::2, -3:] * 2, (r(4, 9, 7),)),
         "reshape_mix": (lambda x, y: x.reshape(4, 3, 10) + y.view(4, 3, 1), (r(12, 10), r(12))),

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from forge_tui.proposers.templates.cpp_rows import RowBody, can_be_nan, combined, loop, nested, written
+from forge_tui.proposers.templates.cpp_rows import RowBody, combined, loop, nested, written
 from forge_tui.proposers.templates.emit import Dialect, Names, identity, indent, place
-from forge_tui.proposers.templates.expr import C_NAME, Expr, Unfit, walk
+from forge_tui.proposers.templates.expr import C_NAME, Expr, Unfit, loads, walk
 from forge_tui.proposers.templates.index import Var
 from forge_tui.proposers.templates.loops import Nest, Part, Plan, Rows, Store
+from forge_tui.proposers.templates.onepass import one_pass
 from forge_tui.proposers.templates.passes import dear, fastest_last, lane_of, plan_passes
 
 #: bytes of stack that rows may be kept in, per thread
@@ -133,7 +134,10 @@ def variants(plan: Plan, threads: int) -> dict[str, str]:
     rows = plan.rows
     if rows is None:
         loops = max(len(nest.vars) for nest in plan.nests)
-        return {"loops": f"one pass over memory in {loops} nested loop{'s' * (loops != 1)}, vectorised along the last"}
+        tiled = {"tiled": "square tiles, since reads and writes walk along different dimensions"}
+        crossed = len(plan.nests) == 1 and crossing(plan.nests[0]) is not None
+        plain = f"one pass over memory in {loops} nested loop{'s' * (loops != 1)}, vectorised along the last"
+        return (tiled if crossed else {}) | {"loops": plain}
     found: dict[str, str] = {}
     kept = plan_passes(rows, dear(rows.inner))
     lane = lane_of(rows)
@@ -145,6 +149,8 @@ def variants(plan: Plan, threads: int) -> dict[str, str]:
         found["split"] = "each row split over the threads, partial results combined between the passes"
     if kept.slots and kept.row_bytes(rows.row_size) <= MOST_STACK:
         found["kept"] = f"one row after the other, {len(kept.walks)} passes, intermediate values kept in the L1 cache"
+    if lane is None and one_pass(plan.pool, rows) is not None:
+        found["onepass"] = "mean and variance from one pass over the row, results in a second"
     found["recompute"] = "one row after the other, every pass computes from the inputs again"
     return found
 
@@ -161,13 +167,14 @@ class CppWriter:
         """The whole source."""
         rows = self._plan.rows
         if rows is None:
-            body = self._nests(self._plan.nests)
+            body = self._tiled(self._plan.nests[0]) if variant == "tiled" else self._nests(self._plan.nests)
         elif variant.startswith("lanes"):
             body = self._lanes(rows, variant == "lanes_kept")
         elif variant == "split":
             body = self._split(rows)
         else:
-            body = self._rows(rows, variant == "kept")
+            body = self._rows((one_pass(self._plan.pool, rows) or rows) if variant == "onepass" else rows,
+                              variant == "kept")  # fmt: skip
         tunes = [f"//@tune {name} {' '.join(map(str, values))}" for name, values in self._tunes.items()]
         used = self._dialect.used
         if used & {"sigmoid:f", "half_plus_half_tanh:f", "normal:f"}:
@@ -223,6 +230,25 @@ class CppWriter:
         if not heads and len(parts) == 1:
             return ["{", *indent([*levels[0], *inside]), "}"]
         return nested(heads, self._within(outer[shared:], levels, inside), self._share(kind, tail, len(heads)))
+
+    def _tiled(self, nest: Nest) -> list[str]:
+        """Both the dimension that is written along and the one that is read along in tiles that stay in the cache."""
+        other = crossing(nest)
+        assert other is not None
+        last = nest.vars[-1]
+        self._tunes["TILE"] = (32, 16, 64, 128)
+        names = Names(self._dialect)
+        loops = [*(var for var in nest.vars[:-1] if var != other), other, last]
+        for var in loops:
+            names.vars[var] = var.name
+        heads = [loop(var) for var in loops[:-2]]
+        heads += [f"for (int64_t tile_{n} = 0; tile_{n} < {var.extent}; tile_{n} += TILE) {{"
+                  for n, var in enumerate((other, last))]  # fmt: skip
+        first, middle, body = self._levels(nest.stores, loops, names, len(loops) - 2)
+        ends = [f"min_of(tile_{n} + TILE, {var.extent})" for n, var in enumerate((other, last))]
+        inner = [loop(last, "tile_1", ends[1]), *indent(body), "}"]
+        inside = [*first, loop(other, "tile_0", ends[0]), *indent([*middle, "#pragma omp simd", *inner]), "}"]
+        return nested(heads, inside, self._share("parallel for", f" if ({_work(nest)} > GRAIN)", len(heads)))
 
     def _share(self, kind: str, tail: str, loops: int) -> str:
         if not loops:
@@ -340,9 +366,22 @@ class CppWriter:
         return " + ".join(text) or "0"
 
 
+def crossing(nest: Nest) -> Var | None:
+    """The variable that a load walks along, one element a step, where the stores walk along another."""
+    if len(nest.vars) < 2:
+        return None
+    for expr in loads(store.value for store in nest.stores):
+        for var in nest.vars[:-1]:
+            assert expr.index is not None
+            across = expr.index.coefficient(nest.vars[-1])
+            if expr.index.coefficient(var) == 1 and across is not None and across > 1 and var.extent >= 16:
+                return var
+    return None
+
+
 def _work(nest: Nest) -> int:
     cost = sum(expr.cost for expr in walk(store.value for store in nest.stores))
     return math.prod(var.extent for var in nest.vars) * max(1, cost // 4)
 
 
-__all__ = ["CppWriter", "can_be_nan", "variants"]
+__all__ = ["CppWriter", "variants"]
