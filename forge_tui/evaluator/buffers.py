@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 from collections.abc import Sequence
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -16,8 +17,11 @@ from torch import Tensor
 from forge_tui.core.records import TensorSpec
 
 GUARD_BYTES = 4096
-#: fill bytes: the first makes NaN of every floating type, the second plausible large numbers
+#: fill bytes of outputs: the first makes NaN of every floating type, the second large numbers
 POISONS = (0xFF, 0x4B)
+#: fill bytes of a workspace, and of what surrounds inputs, by that of the outputs: others, so that a result computed
+#: from them is not taken for one never written
+AROUND = MappingProxyType({0xFF: 0x7F, 0x4B: 0xC3})
 _PROT_NONE = 0
 
 

@@ -18,8 +18,9 @@ from forge_tui.core.ports import TargetCheck
 from forge_tui.core.records import Built, Device, Evaluation, ModelSpec, Target, Verdict
 from forge_tui.evaluator import stats
 from forge_tui.evaluator.lease import lease
+from forge_tui.evaluator.sandbox import FORGED
 from forge_tui.evaluator.scratch import Scratch
-from forge_tui.evaluator.sets import InputSet, Kind, draw, fresh, standard
+from forge_tui.evaluator.sets import ADVERSARIAL, EXTRA_RUNS, InputSet, Kind, draw, fresh, standard
 from forge_tui.processes.child import WorkerProcess
 
 #: building a large model, and references of large targets, take their time
@@ -170,10 +171,12 @@ class WorkerEvaluator:
     async def _verify(self, target: Target, opened: _Usable, built: Built, seed: int, result: _Result) -> None:
         usual = [s for s in standard(opened.calls, self._seed) if s.kind in opened.kinds]
         own = [s for s in fresh(opened.calls, seed) if s.kind in opened.kinds]
-        limit_s = self._limit_s(opened, len(usual) + len(own) + 4)
+        # what is simply wrong is best told on ordinary inputs, so the odd ones come last
+        sets = sorted([*usual, *own], key=lambda s: (s.kind in ADVERSARIAL, s.kind is not Kind.CAPTURED))
+        keep = [i for i, which in enumerate(sets) if which in usual]
+        limit_s = self._limit_s(opened, len(sets) + EXTRA_RUNS)
         with self._file("verify") as path:
-            reply = await self._run("verify", target, built, [*usual, *own], path, limit_s, "verified",
-                                    standard=len(usual))  # fmt: skip
+            reply = await self._run("verify", target, built, sets, path, limit_s, "verified", keep=keep)
             await self._compare(target, path, reply["runs"], result)
 
     async def _time(self, target: Target, opened: _Usable, built: Built, seed: int, result: _Result) -> None:
@@ -306,6 +309,8 @@ _SIGNALS = {
 
 
 def _crash(how: str, doing: str) -> str:
+    if how == FORGED:
+        return f"While it was {doing}, it wrote into the channel that its results come through."
     if how.startswith("exit code"):
         return f"It ended the process ({how}) while it was {doing}."
     known = _SIGNALS.get(how)

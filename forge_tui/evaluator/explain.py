@@ -10,6 +10,8 @@ from torch import Tensor
 from forge_tui.evaluator.tolerance import Bound, Difference
 
 _MANY = 0.999
+#: an rms error of less than this part of the values looks like lost precision
+_CLOSE = 0.03
 
 
 def explain(
@@ -45,13 +47,13 @@ def _hints(
     part = float(unwritten.double().sum() / wrong.double().sum())
     if part > 0.5:
         what = "It was never written" if part > _MANY else f"{_percent(part)} of the wrong elements were never written"
-        return f"{what}{_rows(unwritten)}."
+        return _sentence(f"{what}{_rows(unwritten)}")
     if bool((output == 0).all()):
         return "It is all zeros."
     if output.is_floating_point():
         bad = output.isnan() & wrong
         if bool(bad.any()):
-            return f"It has NaN where there should be numbers{_rows(bad)}."
+            return _sentence(f"It has NaN where there should be numbers{_rows(bad)}")
     if output.numel() > 1 and bool((output == output.reshape(-1)[0]).all()):
         return "It is the same number everywhere."
     for name, tensor in inputs:
@@ -59,11 +61,17 @@ def _hints(
             return f"It is a copy of {name}."
     if difference.special_differs:
         return "Infinities or NaN are not where the original has them."
-    if output.is_floating_point() and limit.eager_max and difference.max_error < 1e5 * limit.eager_max:
+    # close, but not close enough
+    scale = float(limit.expected.double().nan_to_num(0.0, 0.0, 0.0).square().mean().sqrt())
+    if output.is_floating_point() and limit.eager_max and difference.rms_error < _CLOSE * scale:
         times = difference.max_error / limit.eager_max
         return f"The largest error is {times:.3g} times eager's own; {_precision(limit)}."
     rows = _rows(wrong)
-    return f"The wrong elements are{rows}." if rows else ""
+    return _sentence(f"The wrong elements are{rows}") if rows else ""
+
+
+def _sentence(text: str) -> str:
+    return text if text.endswith("?") else f"{text}."
 
 
 def _precision(limit: Bound) -> str:
@@ -97,9 +105,12 @@ def _rows(marked: Tensor) -> str:
         return f" in {places.numel()} of {rows.numel()} rows, the first of them {first}"
     across = columns.any(0).nonzero().reshape(-1)
     first, last = int(across[0]), int(across[-1])
+    if first == last and marked.shape[-1] > 1:
+        return f" {'at place' if marked.ndim == 1 else 'in column'} {first} of {marked.shape[-1]}"
     if across.numel() == last - first + 1 and across.numel() < marked.shape[-1]:
         tail = ": is the tail handled?" if last == marked.shape[-1] - 1 else ""
-        return f" in columns {first} to {last} of {marked.shape[-1]}{tail}"
+        what = "places" if marked.ndim == 1 else "columns"
+        return f" in {what} {first} to {last} of {marked.shape[-1]}{tail}"
     return ""
 
 

@@ -19,6 +19,7 @@ from torch import Tensor
 from forge_tui.evaluator import tolerance
 from forge_tui.evaluator.exchange import read
 from forge_tui.evaluator.explain import explain
+from forge_tui.evaluator.inputs import is_mask
 from forge_tui.evaluator.opened import Cache, OpenTarget, Targets
 from forge_tui.evaluator.reference import reference
 from forge_tui.evaluator.sets import InputSet, Kind, draw, fresh, standard
@@ -122,8 +123,9 @@ class Judge:
                 return _unusable(f"{found.reason[:1].upper()}{found.reason[1:]}.")
         usable: list[InputSet] = list(captured)
         kinds: set[Kind] = {Kind.CAPTURED}
+        masked = any(is_mask(t) for t in opened.captured[0])
         for which in [*fresh(calls, draw(self._seed, "open")), *standard(calls, self._seed)]:
-            if which.kind is Kind.CAPTURED:
+            if which.kind is Kind.CAPTURED or (which.kind is Kind.MASKS and not masked):
                 continue
             if not self._expect(opened, which).reason:
                 kinds.add(which.kind)

@@ -74,7 +74,7 @@ class OpenTarget:
 
     def values(self, which: InputSet) -> list[Tensor]:
         """The tensors of an input set, not to be written to."""
-        if which.kind is Kind.CAPTURED:
+        if which.kind is Kind.CAPTURED and not which.patch:
             return self.captured[which.call]
         found = self.kept.get(which.key)
         return found if found is not None else generate(self.captured[which.call], self.target.signature, which)

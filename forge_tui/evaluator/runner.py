@@ -22,9 +22,10 @@ from forge_tui.core.errors import EnvironmentFault
 from forge_tui.core.records import Built, Device, Signature
 from forge_tui.evaluator import sandbox, timing
 from forge_tui.evaluator.exchange import OutputFile, slot_bytes
+from forge_tui.evaluator.inputs import patch
 from forge_tui.evaluator.opened import OpenTarget, Targets
-from forge_tui.evaluator.sets import InputSet
-from forge_tui.evaluator.verify import EXTRA_RUNS, Dishonest, Verifier
+from forge_tui.evaluator.sets import EXTRA_RUNS, InputSet
+from forge_tui.evaluator.verify import Dishonest, Verifier
 from forge_tui.launch.kernel import Kernel, LaunchError, load_kernel
 from forge_tui.processes.wire import fds_from_argv, serve
 
@@ -62,7 +63,7 @@ class Runner:
         opened = self._targets.open(message)
         sets = msgspec.convert(message["sets"], list[InputSet])
         # the others are of this evaluation only
-        opened.keep(sets[: message["standard"]])
+        opened.keep([sets[i] for i in message["keep"]])
         outputs = OutputFile(Path(message["path"]), opened.signature, len(sets) + EXTRA_RUNS)
 
         def stage(kernel: Kernel) -> Reply:
@@ -84,11 +85,17 @@ class Runner:
             rng = random.Random(os.urandom(16))  # noqa: S311
             timer = timing.Timer(
                 timing.candidate_side(kernel, opened.signature, self._where, workspace), opened.call, data,
-                self._clock(), timing.scrubber(opened.signature, self._where, workspace), outputs.write, rng,
+                self._clock(), timing.scrubber(opened.signature, self._where, workspace), patch, outputs.write, rng,
                 timing.Limits(budget_s=message["budget_s"], **self._inner_limits()),
             )  # fmt: skip
+            threads = torch.get_num_threads()
             found = timer.run()
-            kept = [{"slot": k.slot, "which": msgspec.to_builtins(sets[k.data])} for k in found.kept]
+            if torch.get_num_threads() != threads:
+                raise Dishonest("It changes the number of threads, which the original then has to live with.")
+            kept = [
+                {"slot": k.slot, "which": msgspec.to_builtins(msgspec.structs.replace(sets[k.data], patch=k.patch))}
+                for k in found.kept
+            ]
             return {"pairs": found.pairs, "kept": kept, "inner": found.inner}
 
         return self._candidate(message, opened, stage, warm=sets[0])

@@ -24,6 +24,8 @@ from forge_tui.evaluator import seccomp
 from forge_tui.processes.wire import die_with_parent
 
 _GIB = 2**30
+#: how a child ended that answered without being asked
+FORGED = "forged reply"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +47,11 @@ def run_in_child(
     sys.stdout.flush()
     sys.stderr.flush()
     read_end, write_end = os.pipe()
+    # a candidate that writes to every descriptor it finds must not be taken for the child
+    token = os.urandom(16).hex().encode()
     pid = os.fork()
     if pid == 0:
-        _child(work, write_end, (read_end, *close_fds))
+        _child(work, write_end, (read_end, *close_fds), token)
     os.close(write_end)
     with contextlib.suppress(OSError):
         os.setpgid(pid, pid)
@@ -62,9 +66,9 @@ def run_in_child(
         status = os.waitpid(pid, 0)[1]
     if timed_out:
         return Ended(None, f"no answer within {timeout_s:g} s", timed_out=True)
-    if data.endswith(b"\n"):
-        return Ended(json.loads(data))
-    return Ended(None, _how(status))
+    if data.endswith(b"\n") and data.startswith(token):
+        return Ended(json.loads(data.removeprefix(token)))
+    return Ended(None, FORGED if data else _how(status))
 
 
 def limit(threads: int, extra_bytes: int) -> None:
@@ -99,7 +103,7 @@ def _virtual_bytes() -> int:
         return 64 * _GIB
 
 
-def _child(work: Callable[[], dict[str, Any]], write_end: int, close_fds: tuple[int, ...]) -> None:
+def _child(work: Callable[[], dict[str, Any]], write_end: int, close_fds: tuple[int, ...], token: bytes) -> None:
     """Never returns."""
     code = 1
     try:
@@ -115,7 +119,7 @@ def _child(work: Callable[[], dict[str, Any]], write_end: int, close_fds: tuple[
         except Exception as error:  # noqa: BLE001 - a fault of ours, told to the parent
             traceback.print_exc(file=sys.stderr)
             reply = {"fault": f"{type(error).__name__}: {error}"}
-        line = json.dumps(reply).encode() + b"\n"
+        line = token + json.dumps(reply).encode() + b"\n"
         view = memoryview(line)
         while view:
             view = view[os.write(write_end, view) :]

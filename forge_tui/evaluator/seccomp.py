@@ -28,11 +28,13 @@ _NUMBERS: dict[str, tuple[int, int, int, tuple[int, ...]]] = {
     # execve execveat fork vfork ptrace kill socket connect bind unlink unlinkat rename renameat renameat2 mkdir rmdir
     # truncate creat open_by_handle_at process_vm_readv process_vm_writev mount memfd_create pidfd_open setns unshare
     # userfaultfd bpf perf_event_open io_uring_setup link linkat symlink symlinkat chmod fchmodat mknod
+    # sched_setaffinity sched_setscheduler setpriority, which would slow the original down
     "x86_64": (0xC000003E, 56, 435, (59, 322, 57, 58, 101, 62, 41, 42, 49, 87, 263, 82, 264, 316, 83, 84, 76, 85, 304,
                                       310, 311, 165, 319, 434, 308, 272, 323, 321, 298, 425, 86, 265, 88, 266, 90, 268,
-                                      133)),
+                                      133, 203, 144, 141)),
     "aarch64": (0xC00000B7, 220, 435, (221, 281, 117, 129, 198, 203, 200, 35, 38, 276, 34, 45, 265, 270, 271, 40, 279,
-                                       434, 268, 97, 282, 280, 241, 425, 37, 36, 53, 33)),
+                                       434, 268, 97, 282, 280, 241, 425, 37, 36, 53, 33, 122, 119,
+                                       140)),
 }  # fmt: skip
 
 

@@ -7,6 +7,9 @@ from enum import StrEnum
 
 from forge_tui.core.records import Record
 
+#: runs of the first set beyond the first: other poison, other pointers, twice more for races
+EXTRA_RUNS = 4
+
 
 class Kind(StrEnum):
     """How the inputs of a set come about."""
@@ -47,15 +50,17 @@ class InputSet(Record, frozen=True, kw_only=True):
     kind: Kind
     call: int = 0
     seed: int = 0
+    patch: int = 0
+    """Seed of a change of single elements that makes the set one that was never seen before; 0 for none."""
 
     def words(self) -> str:
         """For sentences: `fresh inputs`."""
         return _WORDS[self.kind].format(call=self.call)
 
     @property
-    def key(self) -> tuple[str, int, int]:
+    def key(self) -> tuple[str, int, int, int]:
         """Equal for equal sets."""
-        return (self.kind.value, self.call, self.seed)
+        return (self.kind.value, self.call, self.seed, self.patch)
 
 
 def draw(*parts: object) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
+from functools import cache
 
 from forge_tui.core.records import Record, Verdict
 
@@ -80,6 +81,7 @@ def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> 
     return ordered[low - 1], statistics.median(ordered), ordered[high - 1]
 
 
+@cache
 def _quantile(n: int, rank: int, probability: float) -> int:
     """Smallest k for which the rank-th smallest of n draws from n values is at or below the k-th so probably."""
     low, high = 1, n
@@ -106,7 +108,8 @@ def _at_least(n: int, p: float, count: int) -> float:
 def enough(pairs: Sequence[Pair]) -> bool:
     """Whether more samples would change nothing that matters."""
     blocks = len(pairs) // 2
-    if blocks < EARLY_BLOCKS:
+    # later on one more block changes little, and looking costs time that samples could have
+    if blocks < EARLY_BLOCKS or (blocks > 20 and blocks % 5):
         return False
     summary = summarise(pairs)
     if summary.high < EARLY_RATIO:

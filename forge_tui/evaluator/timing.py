@@ -25,12 +25,12 @@ from forge_tui.launch.kernel import Kernel
 
 Side = Callable[[list[Tensor]], list[Tensor]]
 #: outputs of timed calls that are kept, the last one included
-KEPT = 4
+KEPT = 3
 _BUFFERS = 3
 _SHORTEST_US = 30.0
 _MAX_INNER = 64
 _WARM_UP_S = 0.25
-_MAX_BLOCKS = 150
+_MAX_BLOCKS = 250
 #: times the budget after which a single block is enough: the candidate is hopelessly slow
 _OVERRUN = 6
 
@@ -92,10 +92,11 @@ class Limits:
 
 @dataclass(slots=True)
 class Kept:
-    """A timed call whose output was written down: which data it had."""
+    """A timed call whose output was written down: which data it had, and the patch on it."""
 
     slot: int
     data: int
+    patch: int
 
 
 @dataclass(slots=True)
@@ -111,6 +112,7 @@ class Timing:
 class _Buffer:
     tensors: list[Tensor]
     data: int
+    patch: int = 0
 
 
 class Timer:
@@ -118,18 +120,20 @@ class Timer:
 
     def __init__(
         self, candidate: Side, baseline: Side, data: Sequence[list[Tensor]], clock: Clock, scrub: Callable[[int], None],
-        write: Callable[[int, list[Tensor]], None], rng: random.Random, limits: Limits | None = None,
+        patch: Callable[[list[Tensor], int], None], write: Callable[[int, list[Tensor]], None], rng: random.Random,
+        limits: Limits | None = None,
     ) -> None:  # fmt: skip
         """Take two sides and at least two data sets.
 
         `scrub` overwrites free memory of the outputs' size and the workspace with something that depends on its
-        argument; `write` writes outputs into a slot.
+        argument; `patch` changes single elements of inputs by a seed; `write` writes outputs into a slot.
         """
         assert len(data) >= 2, "one data set cannot tell a cached result from a computed one"
         self._sides = (candidate, baseline)
         self._data = data
         self._clock = clock
         self._scrub = scrub
+        self._patch = patch
         self._write = write
         self._rng = rng
         self._limits = limits or Limits()
@@ -157,10 +161,10 @@ class Timer:
         while True:
             block: list[float] = []
             for which in (0, 1, 1, 0):
-                us, out, data = self._sample(which)
+                us, out, had = self._sample(which)
                 block.append(us)
                 if which == 0:
-                    self._keep(found, seen, out, data)
+                    self._keep(found, seen, out, had)
                     seen += 1
                 else:
                     # the baseline's answer must not lie in memory that the candidate gets
@@ -174,20 +178,20 @@ class Timer:
             spent = (time.monotonic() - started) / self._limits.budget_s
             if blocks >= _MAX_BLOCKS or (spent > 1 and blocks >= stats.EARLY_BLOCKS) or spent > _OVERRUN:
                 break
-        us, out, data = self._sample(0)
+        _, out, had = self._sample(0)
         self._write(KEPT - 1, out)
-        found.kept = [k for k in found.kept if k.slot != KEPT - 1] + [Kept(KEPT - 1, data)]
+        found.kept.append(Kept(KEPT - 1, had.data, had.patch))
         return found
 
-    def _keep(self, found: Timing, seen: int, out: list[Tensor], data: int) -> None:
+    def _keep(self, found: Timing, seen: int, out: list[Tensor], had: _Buffer) -> None:
         """A uniform choice among all timed calls, made as they come; the last slot is for the last call."""
         slot = seen if seen < KEPT - 1 else self._rng.randrange(seen + 1)
         if slot < KEPT - 1:
             self._write(slot, out)
-            found.kept = [k for k in found.kept if k.slot != slot] + [Kept(slot, data)]
+            found.kept = [k for k in found.kept if k.slot != slot] + [Kept(slot, had.data, had.patch)]
 
-    def _sample(self, which: int) -> tuple[float, list[Tensor], int]:
-        """One sample; returns microseconds a call, the last call's outputs, and which data that call had."""
+    def _sample(self, which: int) -> tuple[float, list[Tensor], _Buffer]:
+        """One sample; returns microseconds a call, the last call's outputs, and the buffer that call had."""
         # the number of calls varies, so that none can be told to be the last
         count = self._inner if self._inner == 1 else self._inner + self._rng.randrange(2)
         order = [self._buffers[(self._turn + i) % len(self._buffers)] for i in range(count)]
@@ -196,13 +200,15 @@ class Timer:
         self._refill(last)
         self._scrub(self._rng.randrange(1 << 30))
         us, out = self._clock.sample(self._sides[which], [b.tensors for b in order])
-        return us, out, last.data
+        return us, out, last
 
     def _refill(self, buffer: _Buffer) -> None:
         """Give a buffer other data than it has, at the same addresses."""
         buffer.data = (buffer.data + 1 + self._rng.randrange(len(self._data) - 1)) % len(self._data)
         for to, source in zip(buffer.tensors, self._data[buffer.data], strict=True):
             _run_of(to).copy_(_run_of(source))
+        buffer.patch = self._rng.randrange(1, 1 << 53)
+        self._patch(buffer.tensors, buffer.patch)
 
     def _warm_up(self) -> None:
         """Call both until their times settle, and find how many calls a sample takes."""

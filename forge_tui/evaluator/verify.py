@@ -12,13 +12,11 @@ import torch
 from torch import Tensor
 
 from forge_tui.core.records import Record, Signature
-from forge_tui.evaluator.buffers import POISONS, Guarded, bytes_spec
+from forge_tui.evaluator.buffers import AROUND, POISONS, Guarded, bytes_spec
 from forge_tui.evaluator.exchange import OutputFile
 from forge_tui.evaluator.sets import InputSet
 from forge_tui.launch.kernel import Kernel
 
-#: runs of the first set beyond the first: other poison, other pointers, twice more for races
-EXTRA_RUNS = 4
 _ALLOCATION_ALIGN = 16
 
 
@@ -105,12 +103,12 @@ class Verifier:
 
     def _call(self, bank: _Bank, values: Sequence[Tensor], poison: int) -> None:
         for buffer, value in zip(bank.inputs, values, strict=True):
-            buffer.set_values(value, poison)
+            buffer.set_values(value, AROUND[poison])
         before = [b.raw.clone() for b in bank.inputs]
         for buffer in bank.outputs:
             buffer.poison(poison)
         if bank.workspace is not None:
-            bank.workspace.poison(poison)
+            bank.workspace.poison(AROUND[poison])
         self._kernel.launch(
             [b.tensor for b in bank.inputs], [b.tensor for b in bank.outputs],
             bank.workspace.tensor if bank.workspace is not None else None,
@@ -120,7 +118,7 @@ class Verifier:
         for buffer, item in zip(bank.outputs, self._signature.outputs, strict=True):
             self._check_guard(buffer, item.name, poison)
         if bank.workspace is not None:
-            self._check_guard(bank.workspace, "workspace", poison)
+            self._check_guard(bank.workspace, "workspace", AROUND[poison])
 
     def _check_inputs(self, bank: _Bank, before: Sequence[Tensor]) -> None:
         for buffer, copy, item in zip(bank.inputs, before, self._signature.inputs, strict=True):
