@@ -214,18 +214,27 @@ class ForgeApp(Commands, App[int], inherit_bindings=False):
 
     def _renew_tree(self, changed: list[Node]) -> None:
         tree = self.main.candidates.rows
-        if tree.view is None or tree.view.target.id not in self.view.targets:
-            first = next((key for key in self.view.order if self.view.targets[key].nodes),
-                         next(iter(self.view.order), None))  # fmt: skip
-            if first is not None:
-                self.select_target(first, follow=self.following)
-        else:
+        first = self._first_target()
+        if first is not None:
+            self.select_target(first, follow=self.following)
+        elif tree.view is not None:
             mine = [node for node in changed if node.target_id == tree.view.target.id]
             if mine:
                 tree.grow(mine)
                 if self.following and tree.view.newest is not None:
                     tree.go_to_node(tree.view.newest, by_user=False)
         self.main.candidates.renew(follow=self.following and self.view.live)
+
+    def _first_target(self) -> str | None:
+        """The target to show where the user has chosen none yet: the first that has nodes, else the first."""
+        shown = self.main.candidates.rows.view
+        order = self.view.order
+        if shown is not None and (shown.nodes or not self.following):
+            return None
+        found = next((key for key in order if self.view.targets[key].nodes), None)
+        if found is None and (shown is None or shown.target.id not in order):
+            found = next((key for key in order if self.view.targets[key].usable), None)
+        return found
 
     def _choose_session(self) -> None:
         if self.view.session is not None or self.wanted_session is not None or not self.view.sessions:

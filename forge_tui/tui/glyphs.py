@@ -35,6 +35,7 @@ class Glyphs:
     best: str
     path: str
     target: str
+    offered: str
     separator: str
     rule: str
     vertical: str
@@ -74,7 +75,7 @@ def _marks(glyphs: Mapping[Verdict | None, str], running: str) -> dict[Verdict |
 
 UNICODE = Glyphs(
     ascii=False, open="▾", closed="▸", leaf="·", tee="├", elbow="└", pipe="│", best="★", path="•", target="◆",
-    separator="│", rule="─", vertical="│", dot="·", ellipsis="…", unknown="�", live="●", arrow="→",
+    offered="◇", separator="│", rule="─", vertical="│", dot="·", ellipsis="…", unknown="�", live="●", arrow="→",
     blocks=" ▁▂▃▄▅▆▇█", full="█", empty="░",
     verdicts=_marks({
         Verdict.FASTER: "▲", Verdict.SLOWER: "▼", Verdict.INCONCLUSIVE: "≈", Verdict.COMPILE_ERROR: "✗",
@@ -85,7 +86,7 @@ UNICODE = Glyphs(
 
 ASCII = Glyphs(
     ascii=True, open="-", closed="+", leaf=" ", tee="|", elbow="`", pipe="|", best="*", path=":", target="@",
-    separator="|", rule="-", vertical="|", dot=".", ellipsis="~", unknown="?", live="o", arrow=">",
+    offered="o", separator="|", rule="-", vertical="|", dot=".", ellipsis="~", unknown="?", live="o", arrow=">",
     blocks=" .:-=+*#@", full="#", empty=".",
     verdicts=_marks({
         Verdict.FASTER: "^", Verdict.SLOWER: "v", Verdict.INCONCLUSIVE: "~", Verdict.COMPILE_ERROR: "x",

@@ -123,8 +123,10 @@ class SessionView:
     profile: Profile | None = None
     hotspots: tuple[Hotspot, ...] = ()
     targets: dict[str, TargetView] = field(default_factory=dict)
-    order: list[str] = field(default_factory=list)
-    """Target ids in the order they are searched."""
+    offered: list[str] = field(default_factory=list)
+    """Ids of every target of the profile."""
+    opened: list[str] = field(default_factory=list)
+    """Ids of the targets that the engine took for its search, in its order."""
     events: deque[Event] = field(default_factory=lambda: deque(maxlen=MAX_EVENTS))
     events_seen: int = 0
     """Events taken in all; grows even when the ring drops old ones."""
@@ -163,6 +165,15 @@ class SessionView:
             case Trouble(text):
                 self.trouble = text
                 return Touched.STATUS
+
+    @property
+    def order(self) -> list[str]:
+        """The targets of the search; before the engine has chosen, every one of the profile."""
+        return [key for key in self.opened if key in self.targets] or self.offered
+
+    def is_searched(self, target: str) -> bool:
+        """Whether the engine took this target, as far as is known."""
+        return not self.opened or target in self.opened
 
     @property
     def best(self) -> tuple[TargetView, Node] | None:
@@ -222,7 +233,7 @@ class SessionView:
         self.session = session
         self.info = self.profile = self.deployment = self.node = None
         self.hotspots = ()
-        self.targets, self.order = {}, []
+        self.targets, self.offered, self.opened = {}, [], []
         self.events.clear()
         self.events_seen = 0
         self.paused = False
@@ -246,7 +257,7 @@ class SessionView:
 
     def _profile_read(self, update: ProfileRead) -> Touched:
         self.profile, self.hotspots = update.profile, update.hotspots
-        self.order = [target.id for target in update.targets]
+        self.offered = [target.id for target in update.targets]
         for target in update.targets:
             known = self.targets.get(target.id)
             if known is None:
@@ -274,13 +285,16 @@ class SessionView:
             self.events.append(event)
             self.events_seen += 1
             if event.kind == Kind.TARGET_OPENED:
-                view = self.targets.get(str(event.data.get("target", "")))
+                key = str(event.data.get("target", ""))
+                if key not in self.opened:
+                    self.opened.append(key)
+                view = self.targets.get(key)
                 if view is not None:
                     view.usable = bool(event.data.get("usable", True))
                     view.unusable_reason = str(event.data.get("reason") or "")
                     eager = event.data.get("eager_us")
                     view.eager_us = float(eager) if isinstance(eager, int | float) else None
-                    touched |= Touched.HOTSPOTS
+                touched |= Touched.HOTSPOTS
             elif event.kind == Kind.LOG and event.data.get("text") in PAUSE_TEXTS:
                 self.paused = PAUSE_TEXTS[event.data["text"]]
                 touched |= Touched.STATUS

@@ -13,8 +13,12 @@ from forge_tui.core.events import Kind
 from forge_tui.core.paths import Workspace
 from forge_tui.store.writer import Store
 
-SHOW = "import sys, pathlib; from forge_tui.core.paths import Workspace; from forge_tui.tui.app import run_screen; " \
-    "sys.exit(run_screen(Workspace(pathlib.Path(sys.argv[1])), None))"  # fmt: skip
+SHOW = """
+import sys, pathlib
+from forge_tui.core.paths import Workspace
+from forge_tui.tui.app import run_screen
+sys.exit(run_screen(Workspace(pathlib.Path(sys.argv[1])), None))
+"""
 
 
 def record(folder: Path, *, state: str = "searching", lease: bool = True) -> tuple[Workspace, Store, str]:

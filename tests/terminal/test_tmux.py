@@ -75,9 +75,7 @@ def has(*parts: str) -> Callable[[str], bool]:
 
 
 def test_a_session_at_80_by_24(tmux: Tmux, tmp_path: Path) -> None:
-    """With TERM=screen-256color: the store's session is shown, keys move, a new node of the engine appears, and the
-    end of the session shows its result; q leaves with 0.
-    """
+    """The store's session is shown, keys move, a new node appears, the end shows the result, q leaves with 0."""
     workspace, store, session = record(tmp_path / "w")
     tmux.start(command(workspace), (80, 24), {"TERM": "screen-256color"}, tmp_path)
     text = tmux.wait(has("● searching", "12/60 tried", "#14 read the weight", "//@tune BLOCK", "? help"))
@@ -146,7 +144,8 @@ def test_ctrl_z_and_back(tmux: Tmux, tmp_path: Path) -> None:
     """ctrl+z gives the shell back, and fg the screen, at the same node."""
     workspace, store, _ = record(tmp_path / "w")
     tmux.run("new-session", "-d", "-x", "80", "-y", "24",
-             "env", "-u", "COLUMNS", "-u", "LINES", "PS1=READY> ", f"XDG_STATE_HOME={tmp_path}", f"XDG_CONFIG_HOME={tmp_path}", "TERM=screen-256color",
+             "env", "-u", "COLUMNS", "-u", "LINES", "PS1=READY> ", f"XDG_STATE_HOME={tmp_path}",
+             f"XDG_CONFIG_HOME={tmp_path}", "TERM=screen-256color",
              "bash", "--norc", "-i")  # fmt: skip
     tmux.wait(has("READY>"))
     tmux.keys(" ".join(shlex.quote(word) for word in command(workspace)), "Enter")

@@ -494,3 +494,37 @@ async def test_a_storm_of_keys_and_sizes(seed: int, monkeypatch: pytest.MonkeyPa
         tree = app.main.candidates.rows
         if len(tree.model):
             assert tree.model.rows[tree.cursor] == tree.cursor_node, pressed
+
+
+async def test_the_mouse_is_optional_but_works() -> None:
+    """A click on a tab goes there, a click on a row puts the cursor, a second one is enter."""
+    async with running(busy_session(), (80, 24)) as (app, pilot):
+        at = screen_lines(app)[-2].index("4 telemetry")
+        await pilot.click("#tabs", offset=(at + 2, 0))
+        await pilot.pause()
+        assert app.main.wish.focused == "telemetry"
+        await pilot.click("#node-list", offset=(12, 4))
+        await pilot.pause()
+        assert app.main.candidates.rows.cursor == round(app.main.candidates.rows.scroll_y) + 4
+        assert app.main.wish.focused == "tree"
+        await pilot.click("#node-list", offset=(12, 2), times=2)
+        await pilot.pause()
+        assert app.main.wish.focused == "kernel"
+
+
+async def test_only_opened_targets_are_stepped_through() -> None:
+    """Once the engine has chosen its targets, the others of the profile are marked as not searched and skipped."""
+    view = busy_session()
+    opened = [e for e in view.event_lists[SESSION] if e.data.get("target") not in ("t3", "t4")]
+    view.event_lists[SESSION] = opened
+    async with running(view, (200, 50)) as (app, pilot):
+        seen = []
+        for _ in range(3):
+            await pilot.press("]")
+            assert app.main.candidates.rows.view is not None
+            seen.append(app.main.candidates.rows.view.target.id)
+        assert seen == ["t2", "t1", "t2"]
+        assert "◇  ├· F.softmax" in screen_text(app)
+        app.main.hotspots.rows.go_to_node(12)
+        await pilot.pause()
+        assert "F.softmax · not among the targets of the search so far" in screen_text(app)

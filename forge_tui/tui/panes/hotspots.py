@@ -81,14 +81,16 @@ class HotspotList(TreeList):
         spot = self.spots[node]
         columns = self.columns(width)
         view = self.state.targets.get(spot.target_id or "")
-        mark = self.glyphs.target if view else " "
+        searched = view is not None and self.state.is_searched(view.target.id)
+        mark = self.glyphs.target if searched else self.glyphs.offered if view else " "
         lead = f"{mark} {self.guides(node)} "
         room = width - len(lead) - sum(size + 1 for _, size in columns)
         name = fit(shorten_middle(clean(spot.name), room, self.glyphs.ellipsis), room, self.glyphs.ellipsis)
-        strong = "strong" if view else "muted" if spot.reason and spot.kind != "model" else "text"
+        quiet = spot.reason and spot.kind != "model" and view is None
+        strong = "strong" if searched else "muted" if quiet else "text"
         if view and view.target.id == self.shown_target:
             strong = "target"
-        pieces: list[Piece] = [(lead, "target" if view else "guide"), (name, strong)]
+        pieces: list[Piece] = [(lead, "target" if searched else "guide"), (name, strong)]
         for column, size in columns:
             text, style = self._cell(column, spot, view)
             pieces.append((" ", "text"))
@@ -186,6 +188,9 @@ class HotspotsPane(Pane):
             target = view.target
             if not view.usable:
                 return [(f" {clean(target.name)} is left out: {one_line(view.unusable_reason)}", "warning")]
+            if not self.state.is_searched(target.id):
+                return [(f" {self.glyphs.offered} {clean(target.name)}", "text"),
+                        (f"{dot}not among the targets of the search so far", "muted")]  # fmt: skip
             signature = one_line(target.signature.describe().replace("->", self.glyphs.arrow))
             return [(f" {self.glyphs.target} {clean(target.name)}", "target"),
                     (f"{dot}{target.bound}-bound{dot}{signature}", "muted")]  # fmt: skip

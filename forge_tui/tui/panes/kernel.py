@@ -23,7 +23,8 @@ class KernelPane(Pane):
     name_shown = "kernel"
 
     def __init__(self, paint: Paint, glyphs: Glyphs, state: SessionView) -> None:
-        self.source = SourceView(paint, id="source", empty="Select a node in the search tree; its source comes here.")
+        self.source = SourceView(paint, id="source",
+                                 empty="The source of the node selected in the search tree comes here.")  # fmt: skip
         super().__init__(paint, glyphs, state, self.source)
         self.headers = [Line(paint) for _ in range(3)]
         self.node: Node | None = None

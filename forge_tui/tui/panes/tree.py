@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from forge_tui.core.records import Node
+from forge_tui.core.records import Edge, Node
 from forge_tui.tui.glyphs import EDGE_WORDS, Glyphs
 from forge_tui.tui.paint import Paint, Piece
 from forge_tui.tui.panes.base import Pane
@@ -125,12 +125,10 @@ class NodeList(TreeList):
 
 
 def node_idea(node: Node) -> str:
-    """What a node tries, in one line."""
-    tuned = " ".join(f"{name}={value}" for name, value in node.tunables.items())
-    parts = [node.family, node.idea] if node.family and node.family not in node.idea else [node.idea]
-    if tuned and (node.edge == "tune" or not node.idea):
-        parts.insert(0, tuned)
-    return one_line(": ".join(part for part in parts if part)) or clean(node.proposer)
+    """What a node tries, in one line: its idea, before it the values that a tuning step chose."""
+    tuned = " ".join(f"{name}={value}" for name, value in node.tunables.items()) if node.edge is Edge.TUNE else ""
+    said = node.idea or (node.family if not tuned else "")
+    return one_line(": ".join(part for part in (tuned, said) if part)) or clean(node.proposer)
 
 
 class TreePane(Pane):
@@ -152,7 +150,7 @@ class TreePane(Pane):
         at = self.state.order.index(view.target.id) + 1 if view.target.id in self.state.order else 0
         dot = f" {self.glyphs.dot} "
         title: list[Piece] = [(clean(view.target.name), "target"), (f" {at}/{len(self.state.order)}", "muted"),
-                              (f"{dot}{len(view.nodes)} nodes", "text")]  # fmt: skip
+                              (f"{dot}{len(view.nodes)} node{'s' if len(view.nodes) != 1 else ''}", "text")]  # fmt: skip
         if view.failed:
             title.append((f", {view.failed} failed", "muted"))
         best = view.best_node
