@@ -15,10 +15,13 @@ from functools import cache
 from forge_tui.core.records import Record, Verdict
 
 CONFIDENCE = 0.95
-#: a gain below this is not called one, however tight the interval
+#: a gain or loss below this is not called one, however tight the interval
 MIN_GAIN = 0.005
-#: relative width of the interval at which sampling stops
+#: relative width of the interval at which sampling stops; a close call must be tighter, since stopping at the first
+#: interval that looks tight favours those that are so by chance
 WIDTH = 0.02
+CLOSE_WIDTH = 0.01
+CLOSE = 0.05
 MIN_BLOCKS = 6
 #: clearly slower is clear enough early
 EARLY_BLOCKS = 4
@@ -114,7 +117,8 @@ def enough(pairs: Sequence[Pair]) -> bool:
     summary = summarise(pairs)
     if summary.high < EARLY_RATIO:
         return True
-    return blocks >= MIN_BLOCKS and summary.width <= WIDTH
+    width = CLOSE_WIDTH if abs(summary.ratio - 1.0) < CLOSE else WIDTH
+    return blocks >= MIN_BLOCKS and summary.width <= width
 
 
 def verdict(summary: Summary) -> Verdict:
@@ -123,6 +127,6 @@ def verdict(summary: Summary) -> Verdict:
         return Verdict.INCONCLUSIVE
     if summary.low > 1.0 and summary.ratio >= 1.0 + MIN_GAIN:
         return Verdict.FASTER
-    if summary.high < 1.0:
+    if summary.high < 1.0 and summary.ratio * (1.0 + MIN_GAIN) <= 1.0:
         return Verdict.SLOWER
     return Verdict.INCONCLUSIVE
