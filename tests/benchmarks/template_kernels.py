@@ -5,8 +5,8 @@
 Every variant of every template that fits is built with its default tunables (with `--tune`, at every neighbour setting
 as well) and timed interleaved with the eager callable on the same inputs: per round one batch of calls of each, the
 fastest batch of all rounds is printed, of either side alike. On a machine that has other work, use `--threads 1`: a
-parallel region waits for its slowest thread. A ratio above 1 means that the kernel is faster. Results are compared with eager first.
-Needs g++; takes about a second per line, more on a busy machine.
+parallel region waits for its slowest thread. A ratio above 1 means that the kernel is faster. Results are compared
+with eager first. Needs g++; takes about a second per line, more on a busy machine.
 """
 
 from __future__ import annotations
