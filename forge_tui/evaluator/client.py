@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from forge_tui.core.errors import ForgeError, WorkerDied
+from forge_tui.core.errors import ForgeError, StoreError, WorkerDied
 from forge_tui.core.paths import Workspace
 from forge_tui.core.ports import TargetCheck
 from forge_tui.core.records import Built, Device, Evaluation, ModelSpec, Target, Verdict
@@ -86,10 +86,14 @@ class WorkerEvaluator:
         """Prepare references for a target; idempotent. A target that cannot be judged is not usable, with the reason.
 
         Raises:
-            ForgeError: the model cannot be built or the device is not there.
+            ForgeError: the model cannot be built, or the device is not there.
         """
         async with self._lock:
-            return (await self._open(target)).check
+            try:
+                return (await self._open(target)).check
+            except (WorkerDied, StoreError) as error:
+                # one target less, not the end of the session
+                return TargetCheck(usable=False, reason=str(error))
 
     async def evaluate(self, target: Target, built: Built, seed: int) -> Evaluation:
         """Verify, then time. A fault of the candidate is a verdict; a fault of ours is `Verdict.INFRA`."""
@@ -229,7 +233,8 @@ class WorkerEvaluator:
         if "timed_out" in reply:
             raise _Ended(Verdict.TIMED_OUT, _no_end(doing, limit_s))
         if "fault" in reply:
-            raise _Ended(Verdict.INFRA, f"The kernel could not be {doing}: {reply['fault']}.", self._runner.log_tail())
+            reason = f"The kernel could not be {doing}: {reply['fault'].rstrip('.')}."
+            raise _Ended(Verdict.INFRA, reason, self._runner.log_tail())
         if "crashed" in reply:
             if self._device.kind == "cuda":
                 # the context is lost with the kernel

@@ -26,7 +26,7 @@ from forge_tui.evaluator.inputs import patch
 from forge_tui.evaluator.opened import OpenTarget, Targets
 from forge_tui.evaluator.sets import EXTRA_RUNS, InputSet
 from forge_tui.evaluator.verify import Dishonest, Verifier
-from forge_tui.launch.kernel import Kernel, LaunchError, load_kernel
+from forge_tui.launch.kernel import Kernel, LaunchError, WrongFile, load_kernel
 from forge_tui.processes.wire import fds_from_argv, serve
 
 Reply = dict[str, Any]
@@ -176,6 +176,8 @@ def _faults_as_replies(work: Callable[[], Reply]) -> Reply:
         return work()
     except Dishonest as error:
         return {"rejected": str(error)}
+    except WrongFile as error:
+        return {"fault": error.what}
     except LaunchError as error:
         if error.returned is not None:
             return {"rejected": error.what}

@@ -19,5 +19,9 @@ class LaunchError(ForgeError):
         self.returned = returned
 
 
+class WrongFile(LaunchError):
+    """The file is missing, or another one than was built: no fault of the kernel."""
+
+
 class DriverMissing(EnvironmentFault):
     """There is no CUDA driver library on this machine, or it is too old for what is asked."""

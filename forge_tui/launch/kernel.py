@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from forge_tui.core.records import Built, LaunchPlan, Signature
-from forge_tui.launch.errors import DriverMissing, LaunchError
+from forge_tui.launch.errors import DriverMissing, LaunchError, WrongFile
 
-__all__ = ["DriverMissing", "Kernel", "LaunchError", "allocate_outputs", "load_kernel"]
+__all__ = ["DriverMissing", "Kernel", "LaunchError", "WrongFile", "allocate_outputs", "load_kernel"]
 
 
 class Kernel(Protocol):
@@ -48,17 +48,18 @@ def load_kernel(built: Built, signature: Signature, device: str) -> Kernel:
     """Load a built file on a device, after its hash is checked.
 
     Raises:
-        LaunchError: the file is missing or another one than was built, or the driver does not take it.
+        WrongFile: the file is missing or another one than was built.
+        LaunchError: it cannot be loaded.
         DriverMissing: there is no CUDA driver.
     """
     path = Path(built.path)
     try:
         image = path.read_bytes()
     except OSError as error:
-        raise LaunchError(f"The kernel file {path.name} cannot be read: {error.strerror or error}.") from error
+        raise WrongFile(f"The kernel file {path.name} cannot be read: {error.strerror or error}.") from error
     found = hashlib.sha256(image).hexdigest()
     if found != built.sha256:
-        raise LaunchError(f"The kernel file {path.name} is not the one that was built (its sha256 differs).")
+        raise WrongFile(f"The kernel file {path.name} is not the one that was built (its sha256 differs).")
     where = torch.device(device)
     if (where.type == "cuda") != (built.language == "cuda"):
         raise LaunchError(f"A kernel in {built.language} cannot run on {device}.")
