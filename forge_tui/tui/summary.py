@@ -104,7 +104,7 @@ def _target(
     if wide:
         before = evaluation.baseline_us if evaluation else view.eager_us
         cells += f" {time_us(before):>8} {time_us(evaluation.time_us if evaluation else None):>8}"
-    value = f" {speedup(evaluation.speedup if evaluation else None):>8}"
+    value = f" {(mark.glyph if mark else '') + speedup(evaluation.speedup if evaluation else None):>8}"
     row: list[Piece] = [(cells, "text"), (value, mark.style if mark else "muted")]
     reason = ""
     if decision is not None and decision.deployed:

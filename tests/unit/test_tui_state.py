@@ -133,9 +133,30 @@ def test_a_silent_engine_is_gone() -> None:
     assert not state.engine_gone(NOW)
     assert state.engine_gone(NOW + 60)
     assert "engine gone: R resumes" in line_of(status_pieces(state, UNICODE, 80, NOW + 60))
-    assert state.elapsed_s(NOW + 60) == 612.0
-    assert state.elapsed_s(NOW + 4) == pytest.approx(617.0)
+    assert state.elapsed_s(NOW + 60) == pytest.approx(611.0)
+    assert state.elapsed_s(NOW + 4) == pytest.approx(616.0)
     assert not load(busy_session(state="done")).engine_gone(NOW + 999)
+
+
+@pytest.mark.parametrize(
+    ("states", "began"),
+    [
+        (["starting", "profiling", "searching", "deploying"], 0),
+        (["starting", "searching", "interrupted", "searching"], 3),
+        (["starting", "searching", "searching"], 2),
+        (["starting", "searching", "deploying", "searching", "deploying"], 3),
+        (["starting", "profiling", "failed", "profiling", "searching"], 3),
+    ],
+)
+def test_elapsed_counts_from_the_run_that_is_on(states: list[str], began: int) -> None:
+    """Time between runs is not counted, after an interruption, a failure or a killed engine."""
+    state = load(busy_session())
+    for number, name in enumerate(states):
+        event = Event(id=900 + number, session=SESSION, at=NOW + 100 * number, kind=Kind.STATE, data={"state": name})
+        state.apply(EventsRead((event,), live=True))
+    info = msgspec.structs.replace(state.info, heartbeat_at=NOW + 1000)
+    state.apply(SessionRead(info))
+    assert state.elapsed_s(NOW + 1000) == pytest.approx(13 + 1000 - 100 * began)
 
 
 @pytest.mark.parametrize("width", [60, 80, 120, 200])

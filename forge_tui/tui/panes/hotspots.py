@@ -114,7 +114,7 @@ class HotspotList(TreeList):
                 if best is None or best.evaluation is None:
                     return "", "text"
                 mark = self.glyphs.verdicts[best.evaluation.verdict]
-                return speedup(best.evaluation.speedup), mark.style
+                return f"{mark.glyph}{speedup(best.evaluation.speedup)}", mark.style
 
     def _bar(self, headroom_ms: float) -> str:
         if headroom_ms <= 0 or self._most <= 0:

@@ -155,8 +155,9 @@ class TreePane(Pane):
             title.append((f", {view.failed} failed", "muted"))
         best = view.best_node
         if best is not None and best.evaluation is not None:
-            style = self.glyphs.verdicts[best.evaluation.verdict].style
-            title += [(f"{dot}best ", "muted"), (f"#{best.id} {speedup(best.evaluation.speedup)}", style)]
+            mark = self.glyphs.verdicts[best.evaluation.verdict]
+            value = f"#{best.id} {mark.glyph}{speedup(best.evaluation.speedup)}"
+            title += [(f"{dot}best ", "muted"), (value, mark.style)]
         if follow:
             title.append((f"{dot}FOLLOW", "accent"))
         self.show_title(title)
@@ -166,7 +167,7 @@ class TreePane(Pane):
         view = self.rows.view
         if view is None:
             live = self.state.live or self.state.info is None
-            text = "No target to search yet; targets come from the profile." if live else "This session has no targets."
+            text = "No target to search yet; they come from the profile." if live else "This session has no targets."
         elif not view.usable:
             text = f"This target is left out: {one_line(view.unusable_reason)}"
         elif self.state.live:

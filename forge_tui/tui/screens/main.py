@@ -83,9 +83,9 @@ class MainScreen(Screen[None], inherit_bindings=False):
                 yield self.candidates
             with self.right:
                 yield self.kernel
+                yield self.result
                 yield self.telemetry
                 yield self.events
-                yield self.result
         yield self.tabs
         yield self.search
         yield self.footer
@@ -164,7 +164,9 @@ class MainScreen(Screen[None], inherit_bindings=False):
         return self.panes[self.wish.focused]
 
     def on_descendant_focus(self, event: DescendantFocus) -> None:
-        """A click may have moved the focus."""
+        """A click may have moved the focus; what is told late of a focus that went on counts for nothing."""
+        if event.widget is not self.focused:
+            return
         for node in event.widget.ancestors_with_self:
             if isinstance(node, Pane) and node.id != self.wish.focused:
                 self.wish = layout.after_focus(self.wish, str(node.id))
