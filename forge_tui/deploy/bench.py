@@ -78,6 +78,7 @@ class WorkerBench:
         await self._worker.stop()
         self._ready = False
         worker = WorkerProcess(self._module, self._log.with_name(f"{self._log.stem}-compile.log"))
+        limit_s = min(self._compile_timeout_s, self.remaining_s())
         # without winners: this process sees the original model alone
         try:
             await self._send(worker, "prepare", Prepared, _PREPARE_S, **(self._fields | {"winners": []}))
@@ -85,6 +86,9 @@ class WorkerBench:
             if result.failure:
                 return result
             return await self._send(worker, "compiled", CompileResult, self._limit_s(budget_s), budget_s=budget_s)
+        except WorkerDied as error:
+            late = f"Not ready within {limit_s:.3g} s." if error.timed_out else error.what
+            return CompileResult(comparison=None, failure=late)
         except ForgeError as error:
             return CompileResult(comparison=None, failure=error.what)
         finally:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from forge_tui.core.errors import ForgeError, WorkerDied
+from forge_tui.core.errors import ExitCode, ForgeError, WorkerDied
 from forge_tui.core.records import DeployDecision, Deployment, Winner
 from forge_tui.deploy.messages import Check, Comparison, CompileResult, HostTimes, Prepared, Served
 
@@ -102,7 +102,8 @@ class Gate:
             self._exclude(i, f"inside the model it ended the process: {_lower(error.what)}")
             return
         except ForgeError as error:
-            self._exclude(i, f"it could not be put into the model: {_lower(error.what)}")
+            what = "inside the model it failed" if error.exit_code is ExitCode.BUG else "it could not be put in"
+            self._exclude(i, f"{what}: {_lower(error.what)}")
             return
         self._note(i, served, comparison, host)
         self._say(f"{name} alone: {comparison.words()}; {served.calls} calls, {_fallback_words(served)}.", None)
@@ -153,13 +154,16 @@ class Gate:
     # ---- backward elimination
 
     async def _eliminate(self, kept: list[int]) -> list[int]:
+        """What is left when every kernel is out whose removal does not slow the model."""
         if len(kept) == 1 and (self._partial(kept[0]).get("alone_ci") or (0.0,))[0] > 1.0:
             return kept  # beside no others it was measured already
         proven: set[int] = set()
         while kept:
-            hidden = await self._hidden(kept)
+            calls = await self._calls_beside(kept)
+            hidden = {i for i in kept if calls[i] < self._alone[i].calls}
             gains: dict[int, Comparison] = {}
-            for i in [i for i in kept if i not in proven]:
+            # what serves no call beside the others is asked when it is settled which of those stay
+            for i in [i for i in kept if i not in proven and calls[i]]:
                 comparison = await self._gain(i, kept)
                 if comparison is None:
                     kept = [j for j in kept if j != i]
@@ -167,13 +171,17 @@ class Gate:
                     proven.add(i)
                 else:
                     gains[i] = comparison
-            if not gains:
+            losers = sorted(gains, key=lambda i: gains[i].speedup)
+            idle = [i for i in kept if not calls[i]]
+            if not losers and not idle:
                 return kept
-            worst = min(gains, key=lambda i: gains[i].speedup)
-            self._exclude(worst, _no_gain(gains[worst]) + await self._why_hidden(worst, kept, hidden))
-            kept = [i for i in kept if i != worst]
-            if hidden:
-                proven = set()  # what another kernel hid is called now: everything is asked again
+            # overlapping kernels one at a time, for each removal gives others their calls back
+            for i in (losers[:1] if hidden else losers) or idle:
+                reason = _no_gain(gains[i]) if i in gains else "inside the model it gains nothing"
+                self._exclude(i, reason + await self._why_hidden(i, kept, hidden))
+                kept = [j for j in kept if j != i]
+                if i not in hidden:
+                    proven -= hidden
         return kept
 
     async def _gain(self, i: int, kept: list[int]) -> Comparison | None:
@@ -182,22 +190,22 @@ class Gate:
             self._exclude(i, "there was no time left to see whether it helps inside the model")
             return None
         try:
-            comparison = await self._bench.compare(kept, [j for j in kept if j != i], self._budget_s)
+            comparison = await self._bench.compare(kept, [j for j in kept if j != i], 2 * self._budget_s)
         except ForgeError as error:
             self._exclude(i, f"the model could not be timed with and without it: {_lower(error.what)}")
             return None
         self._say(f"{self._winners[i].target.name} beside the others: {comparison.words()}.", None)
         return comparison
 
-    async def _hidden(self, kept: list[int]) -> set[int]:
-        """Kernels that serve fewer calls beside the others than alone: their calls lie inside another's."""
-        if len(kept) < 2:
-            return set()
-        try:
-            served = (await self._bench.check(kept)).served
-        except ForgeError:
-            return set(kept)
-        return {i for i, s in zip(kept, served, strict=True) if s.calls < self._alone[i].calls}
+    async def _calls_beside(self, kept: list[int]) -> dict[int, int]:
+        """Calls each kernel serves with the others in; fewer than alone where its calls lie inside another's."""
+        if len(kept) > 1:
+            try:
+                served = (await self._bench.check(kept)).served
+                return {i: s.calls for i, s in zip(kept, served, strict=True)}
+            except ForgeError:
+                pass  # it was right a moment ago; the timing that follows says what is wrong
+        return {i: self._alone[i].calls for i in kept}
 
     async def _why_hidden(self, i: int, kept: list[int], hidden: set[int]) -> str:
         if i not in hidden:
@@ -223,7 +231,7 @@ class Gate:
             try:
                 check = await self._bench.check(kept)
                 reason = "" if check.difference.within or not kept else _wrong(check, "at the end, with all that stay")
-                final = await self._bench.compare(kept, [], 2 * self._budget_s)
+                final = await self._bench.compare(kept, [], 3 * self._budget_s)
             except ForgeError as error:
                 if not kept:
                     raise
@@ -283,7 +291,7 @@ class Gate:
 
     def _short_of_time(self) -> bool:
         """Whether what is left is needed for the last measurement."""
-        return self._bench.remaining_s() < 10 * self._budget_s + 30 * self._model_s + 5
+        return self._bench.remaining_s() < 8 * self._budget_s + 40 * self._model_s + 5
 
 
 def _unserved(served: Served) -> str:

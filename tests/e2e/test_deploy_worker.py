@@ -1,5 +1,6 @@
 """Deployment with real kernels from g++ in a real worker: the good stays; the wrong, the slow and the deadly do not."""
 
+import re
 import shutil
 import textwrap
 from pathlib import Path
@@ -29,6 +30,9 @@ MODEL = textwrap.dedent("""
             self.eps = 1e-6
 
         def forward(self, x):
+            for _ in range(20):  # many passes over memory, where a kernel needs one
+                x = x * 2.0
+            x = x * 2.0**-20
             return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps))
 
     def wrong(x):
@@ -52,7 +56,7 @@ MODEL = textwrap.dedent("""
 
     def build():
         torch.manual_seed(0)
-        return Model(), (torch.randn(2048, 1024),), {}
+        return Model(), (torch.randn(256, 1024),), {}
 """)
 
 NORM = textwrap.dedent("""
@@ -86,7 +90,7 @@ WRONG = POINTWISE.replace("EXPRESSION", "x[i] * 1.51f")
 # writes far outside of its output: the process ends with a signal
 DEADLY = POINTWISE.replace("EXPRESSION", "x[i] * 2.0f").replace("out0[i]", "out0[i + (int64_t(1) << 40)]")
 WASTEFUL = POINTWISE.replace("EXPRESSION", "x[i] + 0.125f").replace(
-    "return 0;", "volatile float sink = 0; for (int64_t i = 0; i < 30000000; ++i) sink = sink + 1.0f; return 0;"
+    "return 0;", "volatile float sink = 0; for (int64_t i = 0; i < 20000000; ++i) sink = sink + 1.0f; return 0;"
 )
 
 
@@ -141,7 +145,7 @@ async def test_the_good_stays_and_the_rest_is_out_with_reasons(place, spec, targ
     ]
     said = []
     deployment = await deploy(
-        spec, CPU, place, winners, threads=2, seed=0, log=place.logs / "deploy.log", timeout_s=200,
+        spec, CPU, place, winners, threads=1, seed=0, log=place.logs / "deploy.log", timeout_s=200,
         compile_baseline=True, compile_timeout_s=0.5, on_progress=lambda text, decision: said.append((text, decision)),
     )  # fmt: skip
     deadly, norm, wrong, wasteful = deployment.decisions
@@ -152,9 +156,9 @@ async def test_the_good_stays_and_the_rest_is_out_with_reasons(place, spec, targ
     assert 0 < norm.host_us < norm.host_us_original
     assert deadly.why_not.startswith("inside the model it ended the process: the worker ended with signal SIG")
     assert wrong.why_not.startswith("with this kernel alone output differs by up to")
-    assert wasteful.why_not.startswith("inside the model it is slower: 0.")
+    assert re.match(r"inside the model it (is slower|costs time): 0\.", wasteful.why_not)  # alone, or beside the other
     assert [d.deployed for d in (deadly, wrong, wasteful)] == [False] * 3
-    assert deployment.speedup > 1.1
+    assert deployment.speedup > 1.5
     assert deployment.speedup_ci[0] > 1.0
     assert deployment.baseline_ms > deployment.deployed_ms > 0
     assert deployment.within_tolerance
@@ -174,7 +178,7 @@ async def test_a_kernel_that_is_not_the_verified_file_is_refused(place, spec, ta
     changed = Winner(target=winner.target, node_id=2,
                      built=Built(**{f: getattr(winner.built, f) for f in winner.built.__struct_fields__}
                                  | {"path": str(copy)}))  # fmt: skip
-    deployment = await deploy(spec, CPU, place, [changed], threads=2, log=place.logs / "deploy.log", timeout_s=120,
+    deployment = await deploy(spec, CPU, place, [changed], threads=1, log=place.logs / "deploy.log", timeout_s=120,
                               compile_baseline=False)  # fmt: skip
     assert "is not the one that was built" in deployment.decisions[0].why_not
     assert deployment.max_abs_error == 0.0

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from forge_tui.core.errors import EnvironmentFault, ModelError, WorkerDied
+from forge_tui.core.errors import EnvironmentFault, ExitCode, ForgeError, ModelError, WorkerDied
 from forge_tui.core.records import Built, LaunchPlan, Signature, Target, Winner
 from forge_tui.deploy.gate import Gate
 from forge_tui.deploy.messages import Check, Comparison, CompileResult, Difference, HostTimes, Prepared, Served
@@ -24,7 +24,9 @@ def winner(name):
 class SimulatedBench:
     """A model of 100 ms; each kernel saves some of it, costs some error, or does something worse."""
 
-    def __init__(self, kernels, *, inside=(), noise=0.002, crash_together=(), compile_ms=50.0, seconds=1e9):
+    def __init__(self, kernels, *, inside=(), noise=0.002, crash_together=(), compile_ms=50.0, seconds=1e9,
+                 compare_s=0.0):
+        self.compare_s = compare_s
         self.kernels = kernels  # name -> dict(saves, error, calls, crash, load, fault, reasons)
         self.names = list(kernels)
         self.inside = dict(inside)  # inner -> outer: the outer hides all calls of the inner
@@ -83,6 +85,7 @@ class SimulatedBench:
     async def compare(self, first, second, budget_s):
         await self.prepare()
         self.compares.append((list(first), list(second)))
+        self.seconds -= self.compare_s
         samples = [tuple(self._ms(s) * self.random.gauss(1.0, self.noise) for s in (first, second)) for _ in range(12)]
         mid, low, high = speedup(samples)
         return Comparison(speedup=mid, ci=(low, high), samples=samples)
@@ -167,7 +170,7 @@ async def test_a_crash_costs_one_kernel():
 async def test_a_kernel_that_cannot_be_loaded_is_out_with_the_sentence():
     """A fault of loading is no crash."""
     _, by, _ = await decide(SimulatedBench({"A": {"load": True}, "B": {"saves": 10}}))
-    assert by["A"].why_not == "it could not be put into the model: the driver is too old"
+    assert by["A"].why_not == "it could not be put in: the driver is too old"
     assert by["B"].deployed
 
 
@@ -231,6 +234,40 @@ async def test_without_time_nothing_untried_is_deployed():
     deployment, by, _ = await decide(SimulatedBench({"A": {"saves": 20}}, seconds=1.0))
     assert by["A"].why_not == "there was no time left to try it inside the model"
     assert deployment.speedup == pytest.approx(1.0, abs=0.01)
+
+
+async def test_what_was_proven_before_the_time_ran_out_stays():
+    """Two are measured beside the others, then the time is over: the third stays out."""
+    kernels = {"A": {"saves": 20}, "B": {"saves": 15}, "C": {"saves": 10}}
+    bench = SimulatedBench(kernels, seconds=100.0, compare_s=15.0)
+    _, by, _ = await decide(bench)
+    assert [n for n in "ABC" if by[n].deployed] == ["A", "B"]
+    assert by["C"].why_not == "there was no time left to see whether it helps inside the model"
+
+
+async def test_a_cuda_error_is_told_apart_from_a_kernel_that_cannot_be_loaded():
+    """What is no known fault came from running it."""
+    bench = SimulatedBench({"A": {"saves": 20}})
+    plain = bench.check
+
+    async def check(indices):
+        if indices:
+            raise ForgeError("AcceleratorError: CUDA error: an illegal memory access was encountered.",
+                             exit_code=ExitCode.BUG)
+        return await plain(indices)
+
+    bench.check = check
+    _, by, _ = await decide(bench)
+    assert by["A"].why_not == (
+        "inside the model it failed: AcceleratorError: CUDA error: an illegal memory access was encountered")
+
+
+async def test_each_kernel_is_timed_no_more_often_than_needed():
+    """Four that help and do not overlap: four alone, four beside the others, one at the end."""
+    bench = SimulatedBench({n: {"saves": 10} for n in "ABCD"})
+    _, by, _ = await decide(bench)
+    assert all(by[n].deployed for n in "ABCD")
+    assert len(bench.compares) == 9
 
 
 async def test_the_compile_baseline_is_scaled_to_this_runs_eager_time():
