@@ -118,15 +118,17 @@ def footer_for(pane: str, *, live: bool) -> list[Action]:
     """The actions that the footer shows for a pane, at most nine; the last two are the ways to help and out."""
     wanted = {
         "hotspots": ("list.enter", "node.toggle", "target.next"),
-        "tree": ("list.enter", "node.toggle", "tree.best", "tree.follow", "tree.next_failed"),
+        "tree": ("list.enter", "node.toggle", "tree.best", "tree.follow"),
         "kernel": ("target.next", "copy.thing"),
         "telemetry": (),
         "events": ("list.enter", "tree.follow"),
         "result": ("copy.thing",),
     }.get(pane, ())
     common = ["pane.zoom", "search.start"] if pane != "telemetry" else ["pane.next", "pane.zoom"]
+    if pane == "tree":
+        common.insert(1, "tree.next_failed")
     if live:
-        common.insert(1, "run.pause")
+        common.insert(0, "run.pause")
     return [BY_ID[name] for name in (*(*wanted, *common)[:7], "help.show", "view.back")]
 
 

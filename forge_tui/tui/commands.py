@@ -286,7 +286,7 @@ class Commands(_Base):
         app = self._forge
         pane = app.main.focused_pane
         own = {"list", "tree"} if pane.id in ("tree", "hotspots") else {"list"}
-        first = [action for action in footer_for(str(pane.id), live=app.view.live) if action.scope != "app"]
+        first = [action for action in footer_for(str(pane.id), live=app.view.searching) if action.scope != "app"]
         choices = [Choice("", f"{pane.name_shown} pane", heading=True)]
         choices += [Choice(a.id, f"{_keys(a.keys):<14}{a.help}") for a in first]
         for scopes, name in ((own - {"main"}, "lists and trees"), ({"main"}, "everywhere"), ({"app"}, "always")):
@@ -392,8 +392,8 @@ class Commands(_Base):
     def do_run_pause(self) -> None:
         """Pause, or go on."""
         app = self._forge
-        if not app.view.live:
-            app.say("The search is not running.")
+        if not app.view.searching:
+            app.say("There is no search to pause now.")
             return
         paused = app.view.paused
 

@@ -204,6 +204,11 @@ class SessionView:
         return self.info is not None and self.info.state in LIVE_STATES
 
     @property
+    def searching(self) -> bool:
+        """Whether the session is in the one state that can be paused."""
+        return self.info is not None and self.info.state == "searching"
+
+    @property
     def evaluations(self) -> int:
         """Evaluated nodes, as the session counts them or as they are seen, whichever is more."""
         seen = sum(view.evaluated for view in self.targets.values())

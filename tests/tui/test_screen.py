@@ -528,3 +528,19 @@ async def test_only_opened_targets_are_stepped_through() -> None:
         app.main.hotspots.rows.go_to_node(12)
         await pilot.pause()
         assert "F.softmax · not among the targets of the search so far" in screen_text(app)
+
+
+async def test_only_a_search_can_be_paused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While profiling or deploying `p` sends nothing and says so, and the footer does not offer it."""
+    sent: list[str] = []
+    monkeypatch.setattr("forge_tui.tui.remote.command", lambda _, __, op: sent.append(op))
+    view = busy_session()
+    async with running(view) as (app, pilot):
+        assert "p pause" in app.main.footer.text
+        view.state(SESSION, "deploying")
+        await settle(app, pilot)
+        assert "p pause" not in app.main.footer.text
+        await pilot.press("p")
+        await app.workers.wait_for_complete()
+        assert sent == []
+        assert "There is no search to pause now." in "".join(note.message for note in app._notifications)

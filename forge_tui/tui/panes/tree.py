@@ -125,10 +125,9 @@ class NodeList(TreeList):
 
 
 def node_idea(node: Node) -> str:
-    """What a node tries, in one line: its idea, before it the values that a tuning step chose."""
+    """What a node tries, in one line: its idea, else the values a tuning step chose, else its family."""
     tuned = " ".join(f"{name}={value}" for name, value in node.tunables.items()) if node.edge is Edge.TUNE else ""
-    said = node.idea or (node.family if not tuned else "")
-    return one_line(": ".join(part for part in (tuned, said) if part)) or clean(node.proposer)
+    return one_line(node.idea or tuned or node.family) or clean(node.proposer)
 
 
 class TreePane(Pane):
@@ -148,9 +147,9 @@ class TreePane(Pane):
             self.show_title([])
             return
         at = self.state.order.index(view.target.id) + 1 if view.target.id in self.state.order else 0
-        dot = f" {self.glyphs.dot} "
+        dot, count = f" {self.glyphs.dot} ", len(view.nodes)
         title: list[Piece] = [(clean(view.target.name), "target"), (f" {at}/{len(self.state.order)}", "muted"),
-                              (f"{dot}{len(view.nodes)} node{'s' if len(view.nodes) != 1 else ''}", "text")]  # fmt: skip
+                              (f"{dot}{count} node{'' if count == 1 else 's'}", "text")]  # fmt: skip
         if view.failed:
             title.append((f", {view.failed} failed", "muted"))
         best = view.best_node
@@ -167,7 +166,8 @@ class TreePane(Pane):
         view = self.rows.view
         if view is None:
             live = self.state.live or self.state.info is None
-            text = "No target to search yet; they come from the profile." if live else "This session has no targets."
+            wait, none = "No target to search yet; they come from the profile.", "This session has no targets."
+            text = wait if live else none
         elif not view.usable:
             text = f"This target is left out: {one_line(view.unusable_reason)}"
         elif self.state.live:

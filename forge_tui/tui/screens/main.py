@@ -193,7 +193,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
         self.tabs.renew()
         for pane in self.panes.values():
             pane.renew_title()
-        shown = [self._key_hint(action) for action in footer_for(self.wish.focused, live=self.state.live)]
+        shown = [self._key_hint(action) for action in footer_for(self.wish.focused, live=self.state.searching)]
         # the way to help and the way out stay, whatever has to go
         tail = shown[-2:]
         kept = shown[:-2]
