@@ -51,7 +51,7 @@ class Gate:
         self._decisions: dict[int, DeployDecision] = {}
         self._alone: dict[int, Served] = {}
         self._facts: dict[int, dict[str, Any]] = {}
-        self._budget_s = 1.0
+        self._budget_s = 0.6
         self._model_s = 0.0
         self._tolerance = ""
 
@@ -63,7 +63,7 @@ class Gate:
         """
         prepared = await self._bench.prepare()
         self._tolerance = prepared.tolerance
-        self._budget_s = min(8.0, max(1.0, 0.03 * prepared.model_ms))
+        self._budget_s = min(6.0, max(0.6, 0.015 * prepared.model_ms))
         self._model_s = prepared.model_ms / 1e3
         self._say(f"The original takes {prepared.model_ms:.3g} ms; allowed difference: {prepared.tolerance}.", None)
         if prepared.incomparable:
@@ -157,13 +157,14 @@ class Gate:
         """What is left when every kernel is out whose removal does not slow the model."""
         if len(kept) == 1 and (self._partial(kept[0]).get("alone_ci") or (0.0,))[0] > 1.0:
             return kept  # beside no others it was measured already
+        lost = await self._overlaps(kept)
+        overlapping = {i for pair in lost for i in pair}
         proven: set[int] = set()
         while kept:
-            calls = await self._calls_beside(kept)
-            hidden = {i for i in kept if calls[i] < self._alone[i].calls}
             gains: dict[int, Comparison] = {}
-            # what serves no call beside the others is asked when it is settled which of those stay
-            for i in [i for i in kept if i not in proven and calls[i]]:
+            # what lies inside another kernel as a whole is asked when it is settled whether that one stays
+            idle = [i for i in kept if any(lost.get((i, j)) == self._alone[i].calls for j in kept)]
+            for i in [i for i in kept if i not in proven and i not in idle]:
                 comparison = await self._gain(i, kept)
                 if comparison is None:
                     kept = [j for j in kept if j != i]
@@ -172,16 +173,15 @@ class Gate:
                 else:
                     gains[i] = comparison
             losers = sorted(gains, key=lambda i: gains[i].speedup)
-            idle = [i for i in kept if not calls[i]]
             if not losers and not idle:
                 return kept
-            # overlapping kernels one at a time, for each removal gives others their calls back
-            for i in (losers[:1] if hidden else losers) or idle:
+            # of overlapping kernels one at a time: its removal gives others their calls back
+            tangled = [i for i in losers if i in overlapping][:1]
+            for i in [*(i for i in losers if i not in overlapping), *tangled] or idle:
                 reason = _no_gain(gains[i]) if i in gains else "inside the model it gains nothing"
-                self._exclude(i, reason + await self._why_hidden(i, kept, hidden))
+                self._exclude(i, reason + self._why_hidden(i, kept, lost))
                 kept = [j for j in kept if j != i]
-                if i not in hidden:
-                    proven -= hidden
+                proven -= {inner for inner, outer in lost if outer == i}
         return kept
 
     async def _gain(self, i: int, kept: list[int]) -> Comparison | None:
@@ -197,30 +197,30 @@ class Gate:
         self._say(f"{self._winners[i].target.name} beside the others: {comparison.words()}.", None)
         return comparison
 
-    async def _calls_beside(self, kept: list[int]) -> dict[int, int]:
-        """Calls each kernel serves with the others in; fewer than alone where its calls lie inside another's."""
-        if len(kept) > 1:
-            try:
-                served = (await self._bench.check(kept)).served
-                return {i: s.calls for i, s in zip(kept, served, strict=True)}
-            except ForgeError:
-                pass  # it was right a moment ago; the timing that follows says what is wrong
-        return {i: self._alone[i].calls for i in kept}
+    async def _overlaps(self, kept: list[int]) -> dict[tuple[int, int], int]:
+        """(inner, outer) to the calls that the inner kernel no longer serves when the outer one is in."""
+        lost: dict[tuple[int, int], int] = {}
+        served = await self._served_by(kept) if len(kept) > 1 else {}
+        for inner in [i for i, calls in served.items() if calls < self._alone[i].calls]:
+            for outer in kept:
+                if outer != inner:
+                    calls = (await self._served_by([inner, outer])).get(inner, self._alone[inner].calls)
+                    if calls < self._alone[inner].calls:
+                        lost[inner, outer] = self._alone[inner].calls - calls
+        return lost
 
-    async def _why_hidden(self, i: int, kept: list[int], hidden: set[int]) -> str:
-        if i not in hidden:
-            return ""
-        for other in kept:
-            if other == i:
-                continue
-            try:
-                both = await self._bench.check([i, other])
-            except ForgeError:
-                continue
-            if both.served[0].calls < self._alone[i].calls:
-                less = self._alone[i].calls - both.served[0].calls
-                name = self._winners[other].target.name
-                return f"; {less} of its {self._alone[i].calls} calls lie inside those of {name}"
+    async def _served_by(self, indices: list[int]) -> dict[int, int]:
+        """Calls that each of these serves beside the others; nothing if the model cannot run so."""
+        try:
+            return {i: s.calls for i, s in zip(indices, (await self._bench.check(indices)).served, strict=True)}
+        except ForgeError:
+            return {}
+
+    def _why_hidden(self, i: int, kept: list[int], lost: dict[tuple[int, int], int]) -> str:
+        for outer in kept:
+            if (i, outer) in lost:
+                name = self._winners[outer].target.name
+                return f"; {lost[i, outer]} of its {self._alone[i].calls} calls lie inside those of {name}"
         return ""
 
     # ---- the end

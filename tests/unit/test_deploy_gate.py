@@ -229,6 +229,16 @@ async def test_two_inner_kernels_can_beat_the_outer_one():
     assert [n for n in by if by[n].deployed] == ["norm", "act"]
 
 
+async def test_losers_that_overlap_nothing_go_together():
+    """One overlapping pair does not make every other kernel be measured again."""
+    kernels = {"outer": {"saves": 20}, "inner": {"saves": 5}, "X": {"saves": 0}, "Y": {"saves": 0}, "Z": {"saves": 5}}
+    bench = SimulatedBench(kernels, inside={"inner": "outer"})
+    _, by, _ = await decide(bench)
+    assert [n for n in by if by[n].deployed] == ["outer", "Z"]
+    assert by["inner"].why_not == "inside the model it gains nothing; 4 of its 4 calls lie inside those of outer"
+    assert len(bench.compares) == 5 + 4 + 1
+
+
 async def test_without_time_nothing_untried_is_deployed():
     """What could not be measured stays out, with the reason."""
     deployment, by, _ = await decide(SimulatedBench({"A": {"saves": 20}}, seconds=1.0))
@@ -239,7 +249,7 @@ async def test_without_time_nothing_untried_is_deployed():
 async def test_what_was_proven_before_the_time_ran_out_stays():
     """Two are measured beside the others, then the time is over: the third stays out."""
     kernels = {"A": {"saves": 20}, "B": {"saves": 15}, "C": {"saves": 10}}
-    bench = SimulatedBench(kernels, seconds=100.0, compare_s=15.0)
+    bench = SimulatedBench(kernels, seconds=92.0, compare_s=15.0)
     _, by, _ = await decide(bench)
     assert [n for n in "ABC" if by[n].deployed] == ["A", "B"]
     assert by["C"].why_not == "there was no time left to see whether it helps inside the model"
