@@ -137,6 +137,8 @@ def _report(
     if deployment is not None:
         baselines = {under: deployment.baseline_ms}
         baselines |= {name: ms for name, ms in sorted(deployment.baselines_ms.items()) if name != under}
+        if not any(decision.deployed for decision in deployment.decisions):
+            warnings.append("No kernel stays in the model: before and after are the same, what differs is noise.")
         if not deployment.within_tolerance:
             warnings.append(f"The deployed model's outputs are outside the tolerance ({deployment.tolerance}).")
     return RunReport(

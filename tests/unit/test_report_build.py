@@ -137,6 +137,16 @@ def test_speedups_under_compile(workspace):
     assert report.warnings[-1] == "The deployed model's outputs are outside the tolerance (1e-4 relative)."
 
 
+def test_model_without_kernels_is_said_to_be_the_same(workspace):
+    """Where the gate took every kernel out, the report calls the difference noise; with one kernel in, it does not."""
+    said = "No kernel stays in the model: before and after are the same, what differs is noise."
+    with fixture.session(workspace) as (store, reader, name):
+        store.save_deployment(name, fixture.deployment(decisions=fixture.deployment().decisions[1:]))
+        assert said in run_report(reader, name).warnings
+        store.save_deployment(name, fixture.deployment())
+        assert said not in run_report(reader, name).warnings
+
+
 def test_cost_is_a_lower_bound_with_unpriced_calls(workspace):
     """A call without a known price makes the sum a lower bound, and is counted for its model."""
     with fixture.session(workspace) as (store, reader, name):
