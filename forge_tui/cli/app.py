@@ -118,7 +118,7 @@ def run(
     evaluations: Annotated[int, typer.Option(min=1, help="Most candidates to evaluate")] = 60,
     minutes: Annotated[float, typer.Option(min=0, callback=_number, help="Most minutes to search")] = 60.0,
     usd: Annotated[float | None, typer.Option(min=0, callback=_number, help="Most dollars to pay for LLMs")] = None,
-    targets: Annotated[int, typer.Option(min=1, help="Most targets to search")] = 6,
+    targets: Annotated[int, typer.Option(min=1, help="Most targets to search")] = 12,
     target: Annotated[list[str] | None, typer.Option(
         "--target", metavar="NAME", help="Search only this target; may be repeated")] = None,
     start: Annotated[list[Path] | None, typer.Option(

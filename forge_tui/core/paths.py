@@ -59,8 +59,10 @@ class Workspace:
             for folder in (self.root, self.builds, self.captures, self.logs):
                 folder.mkdir(parents=True, exist_ok=True)
             probe = self.root / f".write-{os.getpid()}"
-            probe.write_bytes(b"x")
-            probe.unlink()
+            try:
+                probe.write_bytes(b"x")
+            finally:
+                probe.unlink(missing_ok=True)
             ignore = self.root / ".gitignore"
             if not ignore.exists():
                 ignore.write_text("*\n")

@@ -513,7 +513,7 @@ class RunOptions(Record, frozen=True, kw_only=True):
     max_evaluations: int = 60
     max_minutes: float = 60.0
     max_usd: float | None = None
-    max_targets: int = 6
+    max_targets: int = 12
     seed: int = 0
     threads: int = 0
     """CPU threads for torch and kernels; 0 is all of them."""

@@ -19,6 +19,7 @@ from forge_tui.core.records import Evaluation, Profile, RunOptions, Target, Verd
 from forge_tui.engine.pipeline import Pipeline
 from forge_tui.engine.quiet import Quiet
 from forge_tui.engine.rooms import Rooms
+from forge_tui.store import codec
 
 
 async def profile_cached(rooms: Rooms, options: RunOptions, workspace: Workspace, *, fresh: bool = False) -> Profile:
@@ -27,13 +28,13 @@ async def profile_cached(rooms: Rooms, options: RunOptions, workspace: Workspace
     path = workspace.artifacts / "profiles" / f"{_profile_key(options)}.json"
     if not fresh:
         with contextlib.suppress(OSError, msgspec.DecodeError):
-            saved = msgspec.json.decode(path.read_bytes(), type=Profile)
+            saved = codec.load(path.read_text(), Profile)
             if all((workspace.captures / Path(t.capture).name).exists() for t in saved.targets if t.capture):
                 return saved
     profile = await rooms.profile()
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(f".{os.getpid()}.tmp")
-    temporary.write_bytes(msgspec.json.encode(profile))
+    temporary.write_text(codec.dump(profile))
     temporary.replace(path)
     return profile
 

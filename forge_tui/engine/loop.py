@@ -48,7 +48,7 @@ class Engine:
         self._search_phase: SearchPhase | None = None
         self._stop_asked = False
         self._main: asyncio.Task[None] | None = None
-        self._started = time.monotonic()
+        self._started = self._saved = time.monotonic()
         self._elapsed_before = session.elapsed_s
         self._state: SessionState = session.state
 
@@ -92,13 +92,14 @@ class Engine:
             raise
         finally:
             heartbeat.cancel()
-            self._store.add_elapsed(self._id, time.monotonic() - self._started)
+            self._save_elapsed()
 
     async def _road(self) -> None:
         self._rooms.check_tools()
         profile = await self._profile()
         device = profile.device
-        targets = choose(profile, names=self._options.target_names, max_targets=self._options.max_targets)
+        targets = choose(profile, names=self._options.target_names, max_targets=self._options.max_targets,
+                         at_hand=lambda target: self._rooms.at_hand(target, device))  # fmt: skip
         compiler = self._rooms.compiler(device)
         evaluator = self._rooms.evaluator(device)
         proposers = {name: self._rooms.proposer(name) for name in self._options.proposers}
@@ -247,6 +248,13 @@ class Engine:
         while True:
             self._store.heartbeat(self._id)
             await asyncio.sleep(HEARTBEAT_S)
+            self._save_elapsed()
+
+    def _save_elapsed(self) -> None:
+        """In pieces, so that a kill loses a heartbeat's worth at most."""
+        now = time.monotonic()
+        self._store.add_elapsed(self._id, now - self._saved)
+        self._saved = now
 
 
 def resumable(session: SessionInfo, more_evaluations: bool) -> None:

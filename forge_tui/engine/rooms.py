@@ -10,7 +10,7 @@ from typing import Protocol
 from forge_tui.core.errors import EnvironmentFault
 from forge_tui.core.paths import Workspace
 from forge_tui.core.ports import Compiler, Evaluator, Proposer
-from forge_tui.core.records import DeployDecision, Deployment, Device, ModelSpec, Profile, RunOptions, Winner
+from forge_tui.core.records import DeployDecision, Deployment, Device, ModelSpec, Profile, RunOptions, Target, Winner
 
 Progress = Callable[[str, DeployDecision | None], None]
 
@@ -35,6 +35,9 @@ class Rooms(Protocol):
 
     def proposer(self, name: str) -> Proposer:
         """A proposer by name."""
+
+    def at_hand(self, target: Target, device: Device) -> bool:
+        """Whether somebody among the proposers surely has a kernel for a target."""
 
     def deploy(self, device: Device, winners: Sequence[Winner], on_progress: Progress) -> Awaitable[Deployment]:
         """Decide inside the model which winners stay."""
@@ -106,6 +109,12 @@ class WorkerRooms:
         from forge_tui.proposers import registry
 
         return registry.make(name, self.options)
+
+    def at_hand(self, target: Target, device: Device) -> bool:
+        """See `Rooms`."""
+        from forge_tui.proposers.templates.proposer import fits
+
+        return "templates" in self.options.proposers and bool(fits(target, device))
 
     def deploy(self, device: Device, winners: Sequence[Winner], on_progress: Progress) -> Awaitable[Deployment]:
         """See `Rooms`."""

@@ -191,28 +191,33 @@ class SearchPhase:
             await self._evaluate(node)
 
     def _fold_proposal(self, step: Step, proposal: Proposal) -> Node | None:
-        node_id = self._next_id if proposal.source is not None else None
+        if proposal.source is None:
+            self._pay(step, proposal, None)
+            self._failed_proposal(step, proposal)
+            return None
+        self._infra_in_a_row["proposal"] = 0
+        node = Node(
+            id=self._next_id, target_id=step.target_id, parent=step.parent, edge=step.edge, proposer=step.proposer,
+            source=proposal.source, language=self._device.language, idea=proposal.idea, family=proposal.family,
+            tunables=proposal.tunables, key=candidate_key(proposal.source, proposal.tunables),
+            cost_usd=(proposal.call.cost_usd or 0.0) if proposal.call else 0.0, repairs=step.failed,
+        )  # fmt: skip
+        # one transaction: a reply that is paid for is never without its node
+        with self._store.together():
+            self._pay(step, proposal, node.id)
+            self._store.add_node(self._session, node)
+        self._next_id += 1
+        self._search.begin(step, node)
+        # with a source there, the next step of this target may be decided
+        self._wake.set()
+        return node
+
+    def _pay(self, step: Step, proposal: Proposal, node_id: int | None) -> None:
         if proposal.call is not None:
             self._store.add_llm_call(
                 self._session, proposal.call, target_id=step.target_id, edge=step.edge, node_id=node_id
             )
             self._cost_usd += proposal.call.cost_usd or 0.0
-        if proposal.source is None or node_id is None:
-            self._failed_proposal(step, proposal)
-            return None
-        self._infra_in_a_row["proposal"] = 0
-        node = Node(
-            id=node_id, target_id=step.target_id, parent=step.parent, edge=step.edge, proposer=step.proposer,
-            source=proposal.source, language=self._device.language, idea=proposal.idea, family=proposal.family,
-            tunables=proposal.tunables, key=candidate_key(proposal.source, proposal.tunables),
-            cost_usd=(proposal.call.cost_usd or 0.0) if proposal.call else 0.0, repairs=step.failed,
-        )  # fmt: skip
-        self._next_id += 1
-        self._store.add_node(self._session, node)
-        self._search.begin(step, node)
-        # with a source there, the next step of this target may be decided
-        self._wake.set()
-        return node
 
     def _failed_proposal(self, step: Step, proposal: Proposal) -> None:
         drop = self._search.drop(step, proposal.failure, infra=proposal.infra)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 
 from forge_tui.core.errors import UsageError
@@ -22,14 +22,18 @@ _MATRIX = re.compile(r"(mm|mv|matmul|linear|einsum|tensordot|scaled_dot_product_
 _SAME = 0.85
 
 
-def choose(profile: Profile, *, names: Sequence[str] = (), max_targets: int = 6) -> list[Target]:
+def choose(
+    profile: Profile, *, names: Sequence[str] = (), max_targets: int = 12,
+    at_hand: Callable[[Target], bool] = lambda _: False,
+) -> list[Target]:  # fmt: skip
     """The targets to search, best first; named ones always, in the same order.
 
     Targets are ranked by headroom. One that does matrix work counts only for the headroom that its inner targets leave
     to it (a decoder layer is not ranked by what its norms could save), and for a part of that; one with many matrix
     products inside is no single kernel and is left to those who name it. A target that only passes its tensors on to
     another one is the same thing twice: the one with more calls stands for both, the outer one if they have equally
-    many. Other nested targets are both kept.
+    many. `at_hand` says of a target that somebody surely has a kernel for it: what is only ever called inside such ones
+    is left to them. Other nested targets are both kept.
 
     Raises:
         UsageError: a name is no target.
@@ -47,7 +51,28 @@ def choose(profile: Profile, *, names: Sequence[str] = (), max_targets: int = 6)
             if t.id not in wrapped and worth[t.id] >= enough and matrices[t.id] <= MAX_MATRIX_CALLS
         ]  # fmt: skip
     chosen.sort(key=lambda t: (-worth[t.id] * (MATRIX_WEIGHT if t.flops else 1.0), t.id))
-    return chosen if names else chosen[:max_targets]
+    if names:
+        return chosen
+    inner = _only_inside(profile, {t.id for t in chosen if not t.flops and at_hand(t)})
+    return [t for t in chosen if t.id not in inner][:max_targets]
+
+
+def _only_inside(profile: Profile, outer: AbstractSet[str]) -> set[str]:
+    """Ids of targets whose every call lies inside a call of one of `outer`."""
+    spots = {spot.id: spot for spot in profile.hotspots}
+
+    def inside(spot: Hotspot) -> bool:
+        while spot.parent is not None:
+            spot = spots[spot.parent]
+            if spot.target_id in outer:
+                return True
+        return False
+
+    everywhere: dict[str, bool] = {}
+    for spot in profile.hotspots:
+        if spot.target_id is not None:
+            everywhere[spot.target_id] = everywhere.get(spot.target_id, True) and inside(spot)
+    return {target_id for target_id, always in everywhere.items() if always}
 
 
 def own_headroom(

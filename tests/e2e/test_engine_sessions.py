@@ -100,6 +100,9 @@ class FakeRooms:
     def proposer(self, name):
         return self.behaviour.get("proposer") or CountedProposer(self.land, self.asked)
 
+    def at_hand(self, target, device):
+        return False
+
     async def deploy(self, device, winners, on_progress):
         self.winners = list(winners)
         decisions = tuple(DeployDecision(target_id=w.target.id, node_id=w.node_id, deployed=True) for w in winners)

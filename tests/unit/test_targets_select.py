@@ -1,5 +1,6 @@
 """Targets are chosen by what they have to give, and named ones always."""
 
+import msgspec
 import pytest
 
 from forge_tui.core.errors import ExitCode, UsageError
@@ -52,7 +53,7 @@ def test_ranked_by_headroom_and_cut():
     """The largest headroom comes first; what is under 0.3% of the model's time is left out; the list is cut."""
     many = [target(f"t{i}", float(i + 1)) for i in range(9)]
     assert names(choose(flat(*many, target("small", 0.29), target("enough", 0.31)))) == [
-        "t8", "t7", "t6", "t5", "t4", "t3"
+        "t8", "t7", "t6", "t5", "t4", "t3", "t2", "t1", "t0", "enough"
     ]  # fmt: skip
     assert names(choose(flat(target("small", 0.29), target("enough", 0.31)))) == ["enough"]
     assert names(choose(flat(*many), max_targets=2)) == ["t8", "t7"]
@@ -124,3 +125,21 @@ def test_wrappers_count_once():
 def test_no_targets():
     """A model with nothing to give has no targets to search."""
     assert choose(flat()) == []
+
+
+def test_what_lies_only_inside_a_target_with_a_kernel_at_hand_is_left_to_it():
+    """An inner target goes when all its calls are inside; one that is also called elsewhere, or is named, stays."""
+    outer, inner, both = target("outer", 9.0), target("inner", 5.0), target("both", 4.0)
+    tree = [("outer", None, 9.0), ("inner", "outer", 5.0), ("both", "outer", 4.0)]
+    nested = profile([outer, inner, both], tree)
+    elsewhere = Hotspot(id=9, parent=0, name="both", kind="function", path="", calls=1, total_ms=1, self_ms=1,
+                        share=0.1, headroom_ms=1.0, target_id=both.id)  # fmt: skip
+    nested = msgspec.structs.replace(nested, hotspots=(*nested.hotspots, elsewhere))
+
+    def at_hand(t: Target) -> bool:
+        return t.name == "outer"
+
+    assert names(choose(nested)) == ["outer", "inner", "both"]
+    assert names(choose(nested, at_hand=at_hand)) == ["outer", "both"]
+    assert names(choose(nested, at_hand=at_hand, names=["inner"])) == ["inner"]
+    assert names(choose(nested, at_hand=lambda t: t.name == "inner")) == ["outer", "inner", "both"]
