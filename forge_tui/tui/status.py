@@ -5,6 +5,7 @@ from __future__ import annotations
 from forge_tui.tui.glyphs import Glyphs
 from forge_tui.tui.paint import Piece
 from forge_tui.tui.state import SessionView
+from forge_tui.tui.summary import model_pieces
 from forge_tui.tui.text import clean, duration, money, one_line, speedup
 
 _STATE_STYLE = {"done": "success", "failed": "error", "interrupted": "warning"}
@@ -31,9 +32,8 @@ def status_pieces(state: SessionView, glyphs: Glyphs, width: int, now: float) ->
     if gone:
         add(0, ("engine gone: R resumes", "warning"))
     add(1, (f"{state.evaluations}/{info.options.max_evaluations}", "strong"), (" tried", "muted"))
-    model = state.deployment.speedup if state.deployment is not None else None
-    if model is not None:
-        add(0, ("model ", "muted"), (speedup(model), "faster" if model > 1 else "slower"))
+    if state.deployment is not None:
+        add(0, *model_pieces(state.deployment))
     best = state.best
     if best is not None and best[1].evaluation is not None:
         name = clean(best[0].target.name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from forge_tui.core.records import DeployDecision, Verdict
+from forge_tui.core.records import DeployDecision, Deployment, Verdict
 from forge_tui.tui.glyphs import Glyphs
 from forge_tui.tui.paint import Piece
 from forge_tui.tui.state import LIVE_STATES, SessionView, TargetView
@@ -64,9 +64,14 @@ def _whole_model(state: SessionView, width: int) -> Lines:
         else:
             text = "The whole model was not measured with the winners."
         return _pair("whole model", text, width, "muted")
-    style = "faster" if deployment.speedup_ci[0] > 1 else "text"
-    lines = _pair("whole model", f"{time_ms(deployment.baseline_ms)} before, {time_ms(deployment.deployed_ms)} after: "
-                  f"{speedup(deployment.speedup)} {interval(deployment.speedup_ci)}", width, style)  # fmt: skip
+    if not any(decision.deployed for decision in deployment.decisions):
+        lines = _pair("whole model", f"No kernel stays: it is the original, {time_ms(deployment.baseline_ms)} a call.",
+                      width)  # fmt: skip
+    else:
+        style = model_pieces(deployment)[-1][1]
+        before, after = time_ms(deployment.baseline_ms), time_ms(deployment.deployed_ms)
+        gain = f"{speedup(deployment.speedup)} {interval(deployment.speedup_ci)}"
+        lines = _pair("whole model", f"{before} before, {after} after: {gain}", width, style)
     for name, value in sorted(deployment.baselines_ms.items(), key=lambda item: item[1]):
         if deployment.deployed_ms > 0 and name != "eager":
             lines += _pair(f"vs {name}", f"{time_ms(value)}: {speedup(value / deployment.deployed_ms)}", width)
@@ -127,6 +132,15 @@ def _target(
     return lines
 
 
+def model_pieces(deployment: Deployment) -> list[Piece]:
+    """The whole model's speedup in two words, styled by what its interval allows to say."""
+    if not any(decision.deployed for decision in deployment.decisions):
+        return [("model unchanged", "text")]
+    low, high = deployment.speedup_ci
+    style = "faster" if low > 1 else "slower" if high < 1 else "inconclusive"
+    return [("model ", "muted"), (speedup(deployment.speedup), style)]
+
+
 def one_sentence(state: SessionView) -> str:
     """The end of a session in one sentence, for the toast."""
     info = state.info
@@ -135,6 +149,8 @@ def one_sentence(state: SessionView) -> str:
         return one_line(str((info.error or {}).get("what") or info.stop_reason or "The session failed."))
     if info.state == "interrupted":
         return "The search is stopped; R goes on where it was."
+    if state.deployment is not None and not any(d.deployed for d in state.deployment.decisions):
+        return "Done: no kernel stays in the model; the result says why."
     if state.deployment is not None:
         return (f"Done: {time_ms(state.deployment.baseline_ms)} before, {time_ms(state.deployment.deployed_ms)} after, "
                 f"{speedup(state.deployment.speedup)}.")  # fmt: skip

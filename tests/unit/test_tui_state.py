@@ -16,7 +16,7 @@ from forge_tui.tui.follow import Follower
 from forge_tui.tui.glyphs import ASCII, UNICODE
 from forge_tui.tui.state import SessionView, TargetView, Touched, rank
 from forge_tui.tui.status import first_run, status_pieces
-from forge_tui.tui.summary import one_sentence, summary
+from forge_tui.tui.summary import model_pieces, one_sentence, summary
 from forge_tui.tui.updates import EventsRead, NodesRead, SessionRead
 
 SESSION = "20250615-1406-7f3a"
@@ -221,3 +221,30 @@ def test_unpriced_calls_make_a_lower_bound() -> None:
     state = load(view)
     assert "at least $0.42/$5.00" in line_of(status_pieces(state, UNICODE, 200, NOW))
     assert "at least $0.42 (2 calls without a price)" in text_of(summary(state, UNICODE, 100, NOW))
+
+
+@pytest.mark.parametrize(
+    ("interval", "deployed", "shown", "style"),
+    [
+        ((1.33, 1.38), True, "model 1.35x", "faster"),
+        ((0.7, 2.58), True, "model 1.35x", "inconclusive"),
+        ((0.8, 0.9), True, "model 1.35x", "slower"),
+        ((1.33, 1.38), False, "model unchanged", "text"),
+    ],
+)
+def test_the_models_speedup_claims_no_more_than_its_interval(
+    interval: tuple[float, float], deployed: bool, shown: str, style: str
+) -> None:
+    """Green only where the whole interval is above 1, and no speedup at all where no kernel stays."""
+    view = busy_session(state="done")
+    known = view.deployments[SESSION]
+    decisions = tuple(msgspec.structs.replace(d, deployed=deployed and d.deployed) for d in known.decisions)
+    view.deployments[SESSION] = msgspec.structs.replace(known, speedup_ci=interval, decisions=decisions)
+    state = load(view)
+    assert state.deployment is not None
+    pieces = model_pieces(state.deployment)
+    assert (line_of(pieces), pieces[-1][1]) == (shown, style)
+    assert shown in line_of(status_pieces(state, UNICODE, 80, NOW))
+    text = text_of(summary(state, UNICODE, 100, NOW))
+    assert ("No kernel stays: it is the original, 48.2 ms a call." in text) == (not deployed)
+    assert ("no kernel stays" in one_sentence(state)) == (not deployed)

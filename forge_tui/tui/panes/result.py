@@ -6,8 +6,7 @@ from forge_tui.tui.glyphs import Glyphs
 from forge_tui.tui.paint import Paint, Piece
 from forge_tui.tui.panes.base import Pane
 from forge_tui.tui.state import SessionView
-from forge_tui.tui.summary import summary
-from forge_tui.tui.text import speedup
+from forge_tui.tui.summary import model_pieces, summary
 from forge_tui.tui.widgets.sourceview import SourceView
 
 
@@ -33,7 +32,7 @@ class ResultPane(Pane):
         self.rows.show_lines(lines, keep=True)
         title: list[Piece] = []
         if self.state.deployment is not None:
-            title = [(f"model {speedup(self.state.deployment.speedup)}", "faster")]
+            title = model_pieces(self.state.deployment)
         self.show_title(title)
 
     def copy_text(self) -> tuple[str, str] | None:
