@@ -25,6 +25,7 @@ from forge_tui.tui.follow import Follower
 from forge_tui.tui.keys import bindings_for
 from forge_tui.tui.paint import Paint
 from forge_tui.tui.panes.kernel import KernelPane
+from forge_tui.tui.pickers import Pickers
 from forge_tui.tui.screens.main import MainScreen
 from forge_tui.tui.source import OpenSource
 from forge_tui.tui.state import SessionView, Touched
@@ -42,7 +43,7 @@ EXIT_HANGUP = 128 + signal.SIGHUP
 EXIT_TERMINATED = 128 + signal.SIGTERM
 
 
-class ForgeApp(Commands, App[int], inherit_bindings=False):
+class ForgeApp(Commands, Pickers, App[int], inherit_bindings=False):
     """Drains what the follower read, shows it, and sends what the user asks for.
 
     `threaded` false polls the store in the loop: for tests, where every step is wanted at once.
