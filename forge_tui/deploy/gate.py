@@ -263,8 +263,12 @@ class Gate:
         what = f"{count} of {len(decisions)} kernels stay" if count else "No kernel stays; the model is the original"
         self._say(f"{what}: {final.words()}.", None)
         gap = check.difference
+        speedup, interval = final.speedup, final.ci
+        if not count:
+            # both sides of that measurement were the original: what differs is the machine's noise, not a result
+            deployed_ms, speedup, interval = baseline_ms, 1.0, (1.0, 1.0)
         return Deployment(
-            baseline_ms=baseline_ms, deployed_ms=deployed_ms, speedup=final.speedup, speedup_ci=final.ci,
+            baseline_ms=baseline_ms, deployed_ms=deployed_ms, speedup=speedup, speedup_ci=interval,
             # JSON has no infinity
             max_abs_error=min(gap.max_abs, sys.float_info.max), rms_error=min(gap.rms, sys.float_info.max),
             within_tolerance=gap.within, decisions=decisions,

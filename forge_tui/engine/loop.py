@@ -10,11 +10,12 @@ import msgspec
 
 from forge_tui.core.errors import EnvironmentFault, ExitCode, ForgeError, UsageError
 from forge_tui.core.events import Kind
-from forge_tui.core.ports import Compiler, Evaluator, Proposer
+from forge_tui.core.ports import Compiler, Evaluator, Proposer, Task
 from forge_tui.core.records import (
     Built,
     DeployDecision,
     Device,
+    Edge,
     Node,
     Profile,
     SessionInfo,
@@ -98,11 +99,10 @@ class Engine:
         self._rooms.check_tools()
         profile = await self._profile()
         device = profile.device
-        targets = choose(profile, names=self._options.target_names, max_targets=self._options.max_targets,
-                         at_hand=lambda target: self._rooms.at_hand(target, device))  # fmt: skip
         compiler = self._rooms.compiler(device)
         evaluator = self._rooms.evaluator(device)
         proposers = {name: self._rooms.proposer(name) for name in self._options.proposers}
+        targets = self._choose(profile, proposers)
         try:
             reason = await self._search(profile, targets, compiler, evaluator, proposers)
             if self._stop_asked:
@@ -137,6 +137,30 @@ class Engine:
         for text in profile.warnings:
             self._log("warning", text)
         return profile
+
+    def _choose(self, profile: Profile, proposers: dict[str, Proposer]) -> list[Target]:
+        """The targets with the most headroom for which somebody can write a kernel; named ones always."""
+        options, device = self._options, profile.device
+        ranked = choose(profile, names=options.target_names, max_targets=len(profile.targets),
+                        at_hand=lambda target: self._rooms.at_hand(target, device))  # fmt: skip
+        if options.target_names:
+            return ranked
+        own = {start.target for start in options.start}
+
+        def writable(target: Target) -> bool:
+            task = Task(target=target, device=device, edge=Edge.DRAFT, parent=None, failed=None, best=None, lineage=(),
+                        nodes=(), seed=options.seed)  # fmt: skip
+            return bool({None, target.name, target.id} & own) or any(p.can(task) for p in proposers.values())
+
+        chosen = [target for target in ranked if writable(target)][: options.max_targets]
+        kept = {target.id for target in chosen}
+        for target in ranked[: options.max_targets]:
+            if target.id not in kept:
+                self._store.event(self._id, Kind.TARGET_OPENED, {
+                    "target": target.id, "name": target.name, "usable": False, "eager_us": None,
+                    "reason": f"no kernel for it can be written by {' or '.join(proposers) or 'anybody'}",
+                })  # fmt: skip
+        return chosen
 
     async def _search(
         self, profile: Profile, targets: list[Target], compiler: Compiler, evaluator: Evaluator,

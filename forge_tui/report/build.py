@@ -138,7 +138,7 @@ def _report(
         baselines = {under: deployment.baseline_ms}
         baselines |= {name: ms for name, ms in sorted(deployment.baselines_ms.items()) if name != under}
         if not any(decision.deployed for decision in deployment.decisions):
-            warnings.append("No kernel stays in the model: before and after are the same, what differs is noise.")
+            warnings.append("No kernel stays in the model: it is the original.")
         if not deployment.within_tolerance:
             warnings.append(f"The deployed model's outputs are outside the tolerance ({deployment.tolerance}).")
     return RunReport(
@@ -193,9 +193,10 @@ def _targets(
         return []
     options = session.options
     wanted = list(opened)
-    # a name that is no target has ended the session, and is its stop reason
-    with contextlib.suppress(UsageError):
-        wanted += [t.id for t in choose(profile, names=options.target_names, max_targets=options.max_targets)]
+    if not wanted:
+        # a name that is no target has ended the session, and is its stop reason
+        with contextlib.suppress(UsageError):
+            wanted = [t.id for t in choose(profile, names=options.target_names, max_targets=options.max_targets)]
     by_id = {t.id: t for t in profile.targets}
     return [by_id[key] for key in dict.fromkeys([*wanted, *nodes]) if key in by_id]
 

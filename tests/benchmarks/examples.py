@@ -19,9 +19,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from forge_tui.store.reader import Reader
-
 from forge_tui.core.paths import Workspace
+from forge_tui.store.reader import Reader
 
 EXAMPLES = ("tiny-llm", "resnet", "vae-decoder")
 

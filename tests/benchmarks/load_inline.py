@@ -16,14 +16,14 @@ import time
 from pathlib import Path
 
 import torch
-from forge_tui.launch.kernel import allocate_outputs, load_kernel
-from forge_tui.store.reader import Reader
 
 from forge_tui.compiler.build import CommandCompiler
 from forge_tui.contract import header
 from forge_tui.core.paths import workspace_for
 from forge_tui.core.records import Built, Device, Node, Target
+from forge_tui.launch.kernel import allocate_outputs, load_kernel
 from forge_tui.models import capture
+from forge_tui.store.reader import Reader
 
 C_TYPES = {"float32": "float", "bfloat16": "__nv_bfloat16", "float16": "__half", "float64": "double",
            "int64": "int64_t", "int32": "int32_t", "bool": "bool", "uint8": "uint8_t"}  # fmt: skip
