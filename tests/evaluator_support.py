@@ -32,22 +32,24 @@ def spec(factory: str = "build") -> ModelSpec:
     return parse_model(f"{MODEL}:{factory}")
 
 
-def make_target(workspace: Workspace, path: str, factory: str = "build", calls: int = 2, **changes: object) -> Target:
+def make_target(
+    workspace: Workspace, path: str, factory: str = "build", calls: int = 2, device: str = "cpu", **changes: object
+) -> Target:
     """A module of the model as a target, with inputs of some calls captured."""
-    loaded = load_model(spec(factory), "cpu")
+    loaded = load_model(spec(factory), device)
     module = loaded.module.get_submodule(path)
     seen: list[tuple] = []
     handle = module.register_forward_hook(lambda _, args, out: seen.append((args, out)))
     generator = torch.Generator().manual_seed(7)
     for _ in range(calls):
         loaded.run()
-        loaded.args = tuple(torch.randn(a.shape, generator=generator).to(a.dtype) for a in loaded.args)
+        loaded.args = tuple(torch.randn(a.shape, generator=generator).to(a) for a in loaded.args)
     handle.remove()
     described = [describe_call(module.forward, args, {}, module) for args, _ in seen]
     result = describe_result(seen[0][1], described[0].tensors)
     signature = Signature(
         inputs=described[0].inputs, outputs=result.outputs, scalars=described[0].scalars, call=described[0].call,
-        result=result.result, device="cpu",
+        result=result.result, device=device,
     )  # fmt: skip
     name = capture.save_by_content(workspace.captures, [d.tensors for d in described])
     fields: dict[str, object] = {

@@ -30,6 +30,8 @@ _LEASE_S = 600.0
 #: a stage may take this much, and so many times what eager would need for its runs, within the evaluation's limit
 _PATIENCE_S = 10.0
 _PATIENCE_FACTOR = 1000.0
+#: making, copying and comparing the data of a run
+_BYTES_PER_S = 2e8
 #: what a worker is given beyond the limit that it keeps itself
 _GRACE_S = 10.0
 _BUDGET_S = {"cpu": 1.0, "cuda": 2.0}
@@ -178,7 +180,7 @@ class WorkerEvaluator:
         # what is simply wrong is best told on ordinary inputs, so the odd ones come last
         sets = sorted([*usual, *own], key=lambda s: (s.kind in ADVERSARIAL, s.kind is not Kind.CAPTURED))
         keep = [i for i, which in enumerate(sets) if which in usual]
-        limit_s = self._limit_s(opened, len(sets) + EXTRA_RUNS)
+        limit_s = self._limit_s(target, opened, len(sets) + EXTRA_RUNS, len(sets) + EXTRA_RUNS)
         with self._file("verify") as path:
             reply = await self._run("verify", target, built, sets, path, limit_s, "verified", keep=keep)
             await self._compare(target, path, reply["runs"], result)
@@ -186,7 +188,7 @@ class WorkerEvaluator:
     async def _time(self, target: Target, opened: _Usable, built: Built, seed: int, result: _Result) -> None:
         # two at least: FRESH is in every usable target
         sets = [s for s in fresh(opened.calls, draw(seed, "timing")) if s.kind in opened.kinds]
-        limit_s = self._limit_s(opened, 100)
+        limit_s = self._limit_s(target, opened, 100, 20)
         with self._file("time") as path:
             reply = await self._run("time", target, built, sets, path, limit_s, "timed",
                                     budget_s=_BUDGET_S[self._device.kind])  # fmt: skip
@@ -254,9 +256,12 @@ class WorkerEvaluator:
         if not answer["judged"]:
             raise _Ended(Verdict.INFRA, "No output could be compared.")
 
-    def _limit_s(self, opened: _Usable, runs: int) -> float:
-        patience = _PATIENCE_S + _PATIENCE_FACTOR * runs * (opened.check.eager_us or 0.0) / 1e6
-        return min(self._timeout_s, patience)
+    def _limit_s(self, target: Target, opened: _Usable, runs: int, data_runs: int) -> float:
+        """Seconds for a stage of so many calls, of which so many come with data of their own."""
+        calling = _PATIENCE_FACTOR * runs * (opened.check.eager_us or 0.0) / 1e6
+        specs = [i.spec for i in target.signature.inputs] + [o.spec for o in target.signature.outputs]
+        size = sum(spec.nbytes for spec in specs)
+        return min(self._timeout_s, _PATIENCE_S + calling + data_runs * size / _BYTES_PER_S)
 
     def _fields(self, target: Target) -> dict[str, Any]:
         # the workers need neither source nor graph

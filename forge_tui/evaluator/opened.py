@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ from forge_tui.models.resolve import caller
 _KEPT_TARGETS = 3
 _CPU_CACHE_BYTES = 1 << 30
 _CUDA_CACHE_BYTES = 8 << 30
+#: and never more than this part of the memory there is
+_CACHE_SHARE = 0.06
 
 
 Value = TypeVar("Value")
@@ -99,7 +102,11 @@ class Targets:
     @property
     def cache_bytes(self) -> int:
         """How much of derived data may be kept in memory."""
-        return _CUDA_CACHE_BYTES if self.device.type == "cuda" else _CPU_CACHE_BYTES
+        if self.device.type == "cuda":
+            total = torch.cuda.get_device_properties(self.device).total_memory
+            return min(_CUDA_CACHE_BYTES, int(_CACHE_SHARE * total))
+        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        return min(_CPU_CACHE_BYTES, int(_CACHE_SHARE * total))
 
     def open(self, message: dict[str, Any]) -> OpenTarget:
         """The target of a request, opened if it is not.

@@ -143,7 +143,8 @@ class Runner:
             raise EnvironmentFault(f"The CUDA context was lost ({self._lost}).")
         try:
             reply = work()
-            torch.cuda.synchronize(self._where)
+            if "crashed" not in reply:
+                torch.cuda.synchronize(self._where)
         except torch.cuda.OutOfMemoryError as error:
             torch.cuda.empty_cache()
             return {"fault": f"GPU memory ran out: {error}"}

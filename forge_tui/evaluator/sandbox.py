@@ -67,7 +67,9 @@ def run_in_child(
     if timed_out:
         return Ended(None, f"no answer within {timeout_s:g} s", timed_out=True)
     if data.endswith(b"\n") and data.startswith(token):
-        return Ended(json.loads(data.removeprefix(token)))
+        reply = json.loads(data.removeprefix(token))
+        sys.stderr.write(reply.pop("trace", ""))
+        return Ended(reply)
     return Ended(None, FORGED if data else _how(status))
 
 
@@ -116,19 +118,15 @@ def _child(work: Callable[[], dict[str, Any]], write_end: int, close_fds: tuple[
             signal.signal(number, signal.SIG_DFL)
         try:
             reply = work()
-        except Exception as error:  # noqa: BLE001 - a fault of ours, told to the parent
-            traceback.print_exc(file=sys.stderr)
-            reply = {"fault": f"{type(error).__name__}: {error}"}
+        except Exception as error:  # noqa: BLE001 - a fault of ours; its trace is the parent's to print, which may
+            reply = {"fault": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()}
         line = token + json.dumps(reply).encode() + b"\n"
         view = memoryview(line)
         while view:
             view = view[os.write(write_end, view) :]
         code = 0
-    except BaseException:  # noqa: BLE001 - whatever it is, a forked child must not run its parent's code
-        traceback.print_exc(file=sys.stderr)
-        with contextlib.suppress(Exception):
-            sys.stderr.flush()
     finally:
+        # whatever it is, a forked child must not go on with its parent's code
         os._exit(code)
 
 

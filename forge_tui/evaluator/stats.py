@@ -26,6 +26,8 @@ MIN_BLOCKS = 6
 #: clearly slower is clear enough early
 EARLY_BLOCKS = 4
 EARLY_RATIO = 0.8
+#: two samples of one side of a block that differ by more were interrupted: only the shorter one counts
+INTERRUPTED = 1.3
 
 Pair = tuple[float, float]
 
@@ -48,7 +50,13 @@ class Summary(Record, frozen=True, kw_only=True):
 
 def block_ratio(first: Pair, second: Pair) -> float:
     """Baseline over candidate of one block; each pair is (candidate, baseline) in microseconds."""
-    return (first[1] + second[1]) / (first[0] + second[0])
+    return _side(first[1], second[1]) / _side(first[0], second[0])
+
+
+def _side(one: float, other: float) -> float:
+    """The mean of two samples; the shorter one where something else ran during the longer one."""
+    low, high = min(one, other), max(one, other)
+    return low if high > INTERRUPTED * low else (low + high) / 2
 
 
 def summarise(pairs: Sequence[Pair]) -> Summary:
@@ -117,8 +125,9 @@ def enough(pairs: Sequence[Pair]) -> bool:
     summary = summarise(pairs)
     if summary.high < EARLY_RATIO:
         return True
-    width = CLOSE_WIDTH if abs(summary.ratio - 1.0) < CLOSE else WIDTH
-    return blocks >= MIN_BLOCKS and summary.width <= width
+    if abs(summary.ratio - 1.0) < CLOSE:
+        return blocks >= 2 * MIN_BLOCKS and summary.width <= CLOSE_WIDTH
+    return blocks >= MIN_BLOCKS and summary.width <= WIDTH
 
 
 def verdict(summary: Summary) -> Verdict:

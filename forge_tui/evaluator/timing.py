@@ -62,7 +62,7 @@ class CudaClock:
     def __init__(self, device: torch.device, l2_bytes: int) -> None:
         from forge_tui.launch.cuda_driver import driver
 
-        self._driver = driver()
+        driver().forget_persisting_l2()
         self._flush = torch.empty(max(4 * l2_bytes, 256 * 2**20), dtype=torch.uint8, device=device)
         self._start = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         self._end = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
@@ -70,7 +70,6 @@ class CudaClock:
     def sample(self, side: Side, calls: Sequence[list[Tensor]]) -> tuple[float, list[Tensor]]:
         """See `Clock`; the host queues behind the flush, so the device does not wait for it where calls are short."""
         out: list[Tensor] = []
-        self._driver.forget_persisting_l2()
         self._flush.zero_()
         self._start.record()
         for inputs in calls:

@@ -303,9 +303,10 @@ def run_screen(workspace: Workspace, session: str | None) -> int:
     0 when the user left (the engine goes on), 129 when the terminal went away, 143 for SIGTERM, 1 for a bug.
     Without a session: the only one, else a list to choose from; an empty workspace says how to start.
     """
-    from forge_tui.tui.terminal import RESET, Guard, prepare_colors
+    from forge_tui.tui.terminal import RESET, Guard, prepare_colors, prepare_size
 
     prepare_colors()
+    prepare_size()
     app = ForgeApp(workspace, _opener(workspace), session, feed=SamplerFeed())
     hook, threading.excepthook = threading.excepthook, _leave_with_the_terminal(app)
     guard = Guard()

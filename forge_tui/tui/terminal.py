@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
+import struct
 import subprocess
 import sys
+import termios
 from collections.abc import MutableMapping
 
 RESET = (
@@ -23,6 +26,19 @@ def prepare_colors(environ: MutableMapping[str, str] = os.environ) -> None:
     term = environ.get("TERM", "")
     if "COLORTERM" not in environ and "TMUX" not in environ and term.split("-direct")[0] in _TRUECOLOR_TERMS:
         environ["COLORTERM"] = "truecolor"
+
+
+def prepare_size() -> None:
+    """Give a terminal that says it has no size one of 80x24.
+
+    Pseudo-terminals made without a size (`script` in a pipe, some CI runners) report 0x0; Textual and Rich then fall
+    back to different sizes and lay the screen out for ever, one for the other.
+    """
+    for stream in (sys.__stdin__, sys.__stdout__, sys.__stderr__):
+        with contextlib.suppress(OSError, AttributeError, ValueError):
+            number = -1 if stream is None else stream.fileno()
+            if os.isatty(number) and 0 in os.get_terminal_size(number):
+                fcntl.ioctl(number, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
 
 
 class Guard:

@@ -120,7 +120,9 @@ def test_clearly_slower_ends_early():
     assert stats.enough([(200.0, 100.0)] * 8)
     assert not stats.enough([(200.0, 100.0)] * 6)
     assert not stats.enough([(101.0, 100.0)] * 8)
-    assert stats.enough([(101.0, 100.0)] * 12)
+    assert stats.enough([(110.0, 100.0)] * 12)
+    assert not stats.enough([(101.0, 100.0)] * 22)
+    assert stats.enough([(101.0, 100.0)] * 24)
 
 
 def test_a_gain_too_small_to_matter_is_none():
@@ -135,6 +137,13 @@ def test_too_few_blocks_say_nothing_good():
     """One block cannot make a winner, but a hopeless one is seen."""
     assert stats.verdict(stats.summarise([(100.0, 300.0)] * 2)) is Verdict.INCONCLUSIVE
     assert stats.verdict(stats.summarise([(300.0, 100.0)] * 2)) is Verdict.SLOWER
+
+
+def test_an_interrupted_sample_does_not_count():
+    """One sample of a side that took ten times as long is left out; a small difference is averaged."""
+    assert stats.block_ratio((100.0, 200.0), (1000.0, 200.0)) == 2.0
+    assert stats.block_ratio((100.0, 5000.0), (100.0, 200.0)) == 2.0
+    assert stats.block_ratio((100.0, 190.0), (100.0, 210.0)) == 2.0
 
 
 def test_nothing_measured_is_an_error():

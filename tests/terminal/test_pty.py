@@ -170,3 +170,19 @@ def test_a_stalled_line_that_is_cut(line: Line) -> None:
         time.sleep(0.02)
     os.close(line.fd)
     assert line.exit_code(reading=False) == 129
+
+
+def test_a_terminal_without_a_size_gets_one(tmp_path: Path) -> None:
+    """On a pseudo-terminal of 0x0 the screen takes 80x24, comes to rest, and obeys SIGTERM."""
+    workspace, store, _ = record(tmp_path / "w")
+    child = Line(command(workspace), (0, 0), tmp_path)
+    try:
+        child.wait_for(b"//@tune")
+        child.read(1.0)
+        assert len(child.read(1.0)) < 20_000
+        assert os.get_terminal_size(child.fd) == (80, 24)
+        os.kill(child.pid, signal.SIGTERM)
+        assert child.exit_code() == 143
+    finally:
+        child.close()
+        store.close()

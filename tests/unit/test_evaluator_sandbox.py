@@ -57,6 +57,21 @@ def test_an_exception_is_a_fault_of_ours():
     }
 
 
+def test_a_fault_is_told_where_no_file_may_grow(tmp_path, capsys):
+    """Under the limits an error of Python is still a fault: its trace comes through the pipe, not the log."""
+
+    def work():
+        log = os.open(tmp_path / "log", os.O_CREAT | os.O_RDWR)
+        os.dup2(log, 2)
+        sandbox.limit(1, 0)
+        sandbox.lock_down()
+        raise RuntimeError("not enough of something")
+
+    ended = sandbox.run_in_child(work, 5)
+    assert ended.reply == {"fault": "RuntimeError: not enough of something"}
+    assert "in work" in capsys.readouterr().err
+
+
 def test_the_end_is_told():
     """Signals and exit codes have their names."""
     assert confined(lambda: os.kill(os.getpid(), 0) or os.abort()).how == "SIGSYS"
