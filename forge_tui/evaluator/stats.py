@@ -1,8 +1,8 @@
 """From paired time samples to a verdict: pure arithmetic, no clock, no randomness.
 
-The unit is a block of four samples in the order candidate, baseline, baseline, candidate, so that drift and position
-cancel. The interval is the percentile bootstrap of the median in closed form: the number of draws at or below the k-th
-smallest of n values is binomial, so no resampling is needed.
+The unit is a block of four samples in the order candidate, baseline, baseline, candidate or the other way round, so
+that drift and position cancel. The interval is the percentile bootstrap of the median in closed form: the number of
+draws at or below the k-th smallest of n values is binomial, so no resampling is needed.
 """
 
 from __future__ import annotations

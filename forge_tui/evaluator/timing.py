@@ -143,7 +143,7 @@ class Timer:
         self._inner = 1
 
     def run(self) -> Timing:
-        """Warm up, then sample in blocks of candidate, baseline, baseline, candidate."""
+        """Warm up, then sample in blocks of candidate, baseline, baseline, candidate, and the other way round."""
         was_enabled = gc.isenabled()
         gc.disable()
         try:
@@ -158,19 +158,22 @@ class Timer:
         started = time.monotonic()
         seen = 0
         while True:
-            block: list[float] = []
-            for which in (0, 1, 1, 0):
+            # what comes first in a block comes after a pause, with colder caches and threads asleep: both do in turn,
+            # behind a sample that does not count
+            order = (0, 1, 1, 0) if len(found.pairs) % 4 == 0 else (1, 0, 0, 1)
+            times: tuple[list[float], list[float]] = ([], [])
+            for number, which in enumerate((1 - order[0], *order)):
                 us, out, had = self._sample(which)
-                block.append(us)
+                if number:
+                    times[which].append(us)
                 if which == 0:
                     self._keep(found, seen, out, had)
                     seen += 1
-                else:
-                    # the baseline's answer must not lie in memory that the candidate gets
-                    for tensor in out:
-                        _spoil(tensor, self._rng.randrange(256))
+                # an answer of the baseline must not lie in memory that the candidate gets
+                for tensor in out:
+                    _spoil(tensor, self._rng.randrange(256))
                 del out
-            found.pairs += [(block[0], block[1]), (block[3], block[2])]
+            found.pairs += zip(*times, strict=True)
             if stats.enough(found.pairs):
                 break
             blocks = len(found.pairs) // 2

@@ -58,12 +58,13 @@ def eager(inputs):
 
 
 def test_samples_are_interleaved_and_paired():
-    """After the warm-up every block is candidate, baseline, baseline, candidate."""
+    """Blocks begin with each side in turn, behind a sample of the other that does not count."""
     made, clock, _, _ = timer(right, eager, {right: 40.0, eager: 100.0})
     found = made.run()
     assert set(found.pairs) == {(40.0, 100.0)}
-    blocks = clock.order[-1 - 2 * len(found.pairs) : -1]
-    assert blocks == [right, eager, eager, right] * (len(found.pairs) // 2)
+    count = len(found.pairs) // 2
+    both = [eager, right, eager, eager, right, right, eager, right, right, eager]
+    assert clock.order[-1 - 5 * count : -1] == (both * count)[: 5 * count]
     assert stats.summarise(found.pairs).ratio == 2.5
 
 

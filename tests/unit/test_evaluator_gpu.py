@@ -1,0 +1,112 @@
+"""The evaluator on a real GPU: right kernels are timed, dishonest ones caught, a broken context is replaced."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+import pytest_asyncio
+from evaluator_support import make_target, spec, workspace
+
+from forge_tui.compiler.build import CommandCompiler
+from forge_tui.core.records import Built, Verdict
+from forge_tui.evaluator.client import WorkerEvaluator
+
+pytestmark = [pytest.mark.gpu, pytest.mark.asyncio(loop_scope="module")]
+
+#: one warp a row; PART stands where the cheats differ
+ROWS = """
+//@launch rows grid=x_shape_0 block=32
+#include "forge_target.h"
+extern "C" __global__ void rows(FORGE_PARAMS) {
+    const int64_t row = blockIdx.x, n = forge::x_shape_1;
+    float sum = 0.0f;
+    for (int64_t j = threadIdx.x; j < n; j += 32) { const float v = float(x[row * n + j]); sum += v * v; }
+    for (int step = 16; step > 0; step >>= 1) sum += __shfl_xor_sync(0xffffffffu, sum, step);
+    const float scale = rsqrtf(sum / n + float(forge::eps));
+    PART
+    for (int64_t j = threadIdx.x; j < n; j += 32) {
+        out0[row * n + j] = TYPE(float(x[row * n + j]) * scale * float(weight[j]));
+    }
+}
+"""
+CHEATS = {
+    "writes nothing": ("if (n) return;", Verdict.REJECTED, "never written"),
+    "forgets rows": ("if (row >= 48) return;", Verdict.REJECTED, "in rows 48 to the end of 50: is the tail handled"),
+    "changes an input": ("if (!row) ((TYPE*)x)[5] = TYPE(9.0f);", Verdict.REJECTED, "changes its input x"),
+    "writes behind": ("if (!row) out0[n * 50] = TYPE(1.0f);", Verdict.REJECTED, "behind the end of out0"),
+    "writes anywhere": ("if (!row) *(volatile int*)(1ull << 52) = 1;", Verdict.CRASHED, "CUDA_ERROR|illegal"),
+    "never ends": ("while (*(volatile float*)workspace_flag == 0.0f) {}", Verdict.TIMED_OUT, "did not end within"),
+    "traps": ("__trap();", Verdict.CRASHED, "CUDA_ERROR|launch failure|trap"),
+}
+FACTORIES = {"build": "float", "build_bf16": "__nv_bfloat16"}
+
+
+def source(kind: str, part: str = "") -> str:
+    """The kernel for a C type, with a part put in."""
+    text = ROWS
+    if "workspace_flag" in part:
+        text = text.replace("//@launch", "//@workspace 16 zero\n//@launch").replace("PART", part)
+        text = text.replace("workspace_flag", "workspace")
+    return text.replace("PART", part).replace("TYPE", kind)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def rooms(tmp_path_factory):
+    """Device, compiler, and by factory target and evaluator."""
+    from forge_tui.profiler.device import describe
+
+    place = workspace(tmp_path_factory.mktemp("gpu"))
+    device = describe("cuda:0", ceilings=False)
+    compiler = CommandCompiler(device, place.builds)
+    found = {}
+    for factory in FACTORIES:
+        evaluator = WorkerEvaluator(
+            spec(factory), device, place, threads=2, seed=3, log_dir=place.logs / factory, timeout_s=15.0
+        )
+        found[factory] = (make_target(place, "norm", factory, device="cuda:0", floor_us=0.01), evaluator)
+    yield compiler, found
+    for _, evaluator in found.values():
+        await evaluator.close()
+
+
+async def built(compiler, target, text: str) -> Built:
+    """The source compiled."""
+    result = await compiler.build(target, text, {})
+    assert isinstance(result, Built), result
+    return result
+
+
+@pytest.mark.parametrize("factory", FACTORIES)
+async def test_an_honest_kernel_is_faster_than_seven_launches(rooms, factory):
+    """One launch against eager's chain is right, and faster with its whole interval."""
+    compiler, found = rooms
+    target, evaluator = found[factory]
+    check = await evaluator.open(target)
+    assert check.usable, check.reason
+    result = await evaluator.evaluate(target, await built(compiler, target, source(FACTORIES[factory])), 5)
+    assert result.verdict is Verdict.FASTER, result.reason
+    assert result.error_vs_eager < 30
+    assert result.speedup_ci[0] > 1
+
+
+@pytest.mark.parametrize("name", CHEATS)
+async def test_cheats_are_caught_and_the_next_kernel_is_right(rooms, name):
+    """Each has its verdict and reason, whatever it did to the context; an honest kernel behind it is right."""
+    compiler, found = rooms
+    target, evaluator = found["build"]
+    part, verdict, reason = CHEATS[name]
+    result = await evaluator.evaluate(target, await built(compiler, target, source("float", part)), 6)
+    assert result.verdict is verdict, result.reason
+    assert any(word in result.reason for word in reason.split("|")), result.reason
+    after = await evaluator.evaluate(target, await built(compiler, target, source("float")), 7)
+    assert after.verdict.right, after.reason
+
+
+async def test_a_time_below_the_floor_is_not_believed(rooms):
+    """A floor above the kernel's time makes it a rejection, since L2 is cold."""
+    compiler, found = rooms
+    target, evaluator = found["build"]
+    impossible = msgspec.structs.replace(target, floor_us=1e5)
+    result = await evaluator.evaluate(impossible, await built(compiler, target, source("float")), 8)
+    assert result.verdict is Verdict.REJECTED
+    assert "Faster than the hardware allows" in result.reason
