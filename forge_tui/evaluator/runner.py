@@ -40,7 +40,8 @@ class Runner:
         self._targets = targets
         self._device = device
         self._where = targets.device
-        self._threads = threads or len(os.sched_getaffinity(0))
+        # as many as the device was described with, so that timings compare with its ceilings and the profile
+        self._threads = threads or device.threads or len(os.sched_getaffinity(0))
         self._fds = fds
         self._lost = ""
 
