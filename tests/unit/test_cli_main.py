@@ -143,7 +143,7 @@ def test_wrong_command_line_is_a_sentence(arguments, begin, command, capsys):
       "dtype": "bfloat16", "api_base": "http://x", "compile_baseline": False, "headless": True, "as_json": True,
       "detach": True, "device": "cpu", "workspace": "w", "under": "eager"}),
     (["run", "m.py"], "run", "run",
-     {"model": "m.py", "models": [], "templates": True, "evaluations": 60, "minutes": 60.0, "usd": None, "targets": 6,
+     {"model": "m.py", "models": [], "templates": True, "evaluations": 60, "minutes": 60.0, "usd": None, "targets": 12,
       "target_names": [], "start": [], "seed": 0, "threads": 0, "dtype": None, "api_base": None,
       "compile_baseline": True, "headless": False, "as_json": False, "detach": False, "device": "auto",
       "workspace": None, "under": "eager"}),
