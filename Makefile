@@ -22,7 +22,7 @@ $(STAMP): pyproject.toml
 	@touch $(STAMP)
 
 demo: $(STAMP)
-	$(BIN)/forge-tui run example:tiny-llm --headless
+	$(BIN)/forge-tui run example:tiny-llm --headless --minutes 1
 
 test: check pytest
 

@@ -124,7 +124,8 @@ class SearchPhase:
     def _limit_reached(self) -> str:
         options = self._options
         if self._elapsed_s() >= options.max_minutes * 60:
-            return f"The time limit of {options.max_minutes:g} minutes is reached."
+            unit = "minute" if options.max_minutes == 1 else "minutes"
+            return f"The time limit of {options.max_minutes:g} {unit} is reached."
         if options.max_usd is not None and self._cost_usd >= options.max_usd:
             return f"The budget of ${options.max_usd:.2f} is spent."
         if not self._proposers:

@@ -3,7 +3,7 @@
 RMSNorm is written out as Hugging Face writes it, rotary embedding is a function, attention is the eager softmax form,
 and the feed-forward is SwiGLU. One call is a prefill of one sequence.
 
-On the CPU (float32): 4 layers, hidden 384, 8 heads, feed-forward 1024, sequence 512, vocabulary 2048.
+On the CPU (float32): 4 layers, hidden 256, 8 heads, feed-forward 704, sequence 768, vocabulary 2048.
 On CUDA (bfloat16): 8 layers, hidden 2048, 16 heads, feed-forward 5632, sequence 2048, vocabulary 32000, batch 2.
 """
 
@@ -32,7 +32,7 @@ class Config:
     rope_theta: float = 10000.0
 
 
-CPU = Config(layers=4, hidden=384, heads=8, feed_forward=1024, vocabulary=2048, sequence=512, batch=1)
+CPU = Config(layers=4, hidden=256, heads=8, feed_forward=704, vocabulary=2048, sequence=768, batch=1)
 CUDA = Config(layers=8, hidden=2048, heads=16, feed_forward=5632, vocabulary=32000, sequence=2048, batch=2)
 
 

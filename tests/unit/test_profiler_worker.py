@@ -31,14 +31,14 @@ async def test_profile_of_an_example(tmp_path):
     assert {"RMSNorm", "apply_rotary_pos_emb", "attention_softmax", "swiglu"} <= by_name.keys()
     norm, softmax = by_name["RMSNorm"], by_name["attention_softmax"]
     assert (norm.calls, len(norm.instances), norm.flops, norm.bound) == (9, 9, 0, "memory")
-    assert norm.bytes_moved == 4 * (2 * 512 * 384 + 384)
+    assert norm.bytes_moved == 4 * (2 * 768 * 256 + 256)
     assert norm.qualname == "forge_tui.examples.tiny_llm:RMSNorm"
     assert "class RMSNorm" in norm.source
     assert norm.graph is not None
     assert [s.name for s in norm.signature.scalars] == ["variance_epsilon"]
     assert [i.name for i in softmax.signature.inputs] == ["scores", "mask"]
-    assert softmax.signature.scalars[0].value == pytest.approx(48**-0.5)
-    assert by_name["apply_rotary_pos_emb"].signature.inputs[0].spec.strides[1:] == (48, 384, 1)
+    assert softmax.signature.scalars[0].value == pytest.approx(32**-0.5)
+    assert by_name["apply_rotary_pos_emb"].signature.inputs[0].spec.strides[1:] == (32, 256, 1)
     assert capture.count(ws.artifacts / norm.capture) == norm.captured_calls == 3
     assert [t.name for t in choose(found, names=("RMSNorm",))] == ["RMSNorm"]
     assert 0 < len(choose(found)) <= 12
