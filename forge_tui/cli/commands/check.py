@@ -5,16 +5,12 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-import msgspec
-
 from forge_tui.cli import output
-from forge_tui.cli.commands.run import read_start, resolve_device
+from forge_tui.cli.commands.run import locate, read_start
 from forge_tui.core.errors import ExitCode, UsageError
-from forge_tui.core.paths import workspace_for
 from forge_tui.core.records import Evaluation, RunOptions, Target, Verdict
 from forge_tui.engine.check import check_kernel, parse_tunables, pick_target, profile_cached
 from forge_tui.engine.rooms import WorkerRooms
-from forge_tui.models.spec import parse_model
 
 
 def check(
@@ -22,12 +18,7 @@ def check(
     dtype: str | None, tune: list[str], print_header: bool, as_json: bool,
 ) -> int:  # fmt: skip
     """Evaluate a kernel as the search would, or print what a kernel starts from; returns the exit code."""
-    spec = parse_model(model, dtype)
-    is_example = model.startswith("example:")
-    resolved = resolve_device(device)
-    if is_example and dtype is None and resolved.startswith("cuda"):
-        spec = msgspec.structs.replace(spec, dtype="bfloat16")
-    place = workspace_for(None if is_example else spec.path, workspace)
+    spec, resolved, place = locate(model, device, dtype, workspace)
     options = RunOptions(model=spec, device=resolved, workspace=str(place.root), threads=threads, seed=seed)
     rooms = WorkerRooms(options, place, "check")
     if print_header:

@@ -16,9 +16,9 @@ from forge_tui.cli import output
 from forge_tui.cli.progress import ProgressLines
 from forge_tui.core.errors import ExitCode, ForgeError, UsageError
 from forge_tui.core.paths import Workspace, workspace_for
-from forge_tui.core.records import Language, RunOptions, RunReport, StartKernel
+from forge_tui.core.records import Language, ModelSpec, RunOptions, RunReport, StartKernel
 from forge_tui.engine.client import EngineProcess, start_engine
-from forge_tui.models.spec import parse_model
+from forge_tui.models.spec import is_example, parse_model
 from forge_tui.report.build import run_report
 from forge_tui.store.reader import Reader
 
@@ -34,12 +34,7 @@ def run(
     """Take a model from slow to faster; returns the exit code."""
     if under != "eager":
         raise UsageError(f"--under {under} is not supported yet.", "Leave it out, or say --under eager.")
-    spec = parse_model(model, dtype)
-    is_example = model.startswith("example:")
-    place = workspace_for(None if is_example else spec.path, workspace)
-    resolved = resolve_device(device)
-    if is_example and dtype is None and resolved.startswith("cuda"):
-        spec = msgspec.structs.replace(spec, dtype="bfloat16")
+    spec, resolved, place = locate(model, device, dtype, workspace)
     options = RunOptions(
         model=spec, device=resolved, workspace=str(place.root),
         proposers=(("templates",) if templates else ()) + tuple(models), max_evaluations=evaluations,
@@ -65,6 +60,20 @@ def resume(
         raise UsageError(f"There is no session in {place.root}.", "Start one with forge-tui run MODEL.")
     request = {"resume": info.id, "max_evaluations": evaluations, "max_minutes": minutes, "max_usd": usd}
     return _follow(place, request, headless=headless, as_json=as_json, detach=detach)
+
+
+def locate(model: str, device: str, dtype: str | None, workspace: str | None) -> tuple[ModelSpec, str, Workspace]:
+    """The model, the device and the workspace that a command line means; packaged examples are bfloat16 on CUDA.
+
+    Raises:
+        UsageError: there is no such model or device.
+    """
+    spec = parse_model(model, dtype)
+    place = workspace_for(None if is_example(spec) else spec.path, workspace)
+    resolved = resolve_device(device)
+    if is_example(spec) and dtype is None and resolved.startswith("cuda"):
+        spec = msgspec.structs.replace(spec, dtype="bfloat16")
+    return spec, resolved, place
 
 
 def resolve_device(text: str) -> str:
