@@ -12,17 +12,16 @@ from targets_fixture import cpu_device, rms_norm_target, softmax_target
 
 from forge_tui.core.events import Kind
 from forge_tui.core.paths import Workspace
+from forge_tui.core.profiles import Hotspot, Profile
 from forge_tui.core.records import (
     Ceilings,
     DeployDecision,
     Deployment,
     Edge,
     Evaluation,
-    Hotspot,
     LlmCall,
     ModelSpec,
     Node,
-    Profile,
     RunOptions,
     Target,
     Verdict,

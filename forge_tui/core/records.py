@@ -57,17 +57,42 @@ class Verdict(StrEnum):
         return self in (Verdict.COMPILE_ERROR, Verdict.REFUSED, Verdict.REJECTED, Verdict.CRASHED, Verdict.TIMED_OUT)
 
 
+class HfOptions(Record, frozen=True, kw_only=True):
+    """How a Hugging Face configuration becomes a model with inputs."""
+
+    batch: int = 1
+    length: int = 1024
+    """Tokens of a text input; pixels of an image's side for models of images are taken from the configuration."""
+    layers: int | None = None
+    """Most layers (blocks) of each stack, or None for all."""
+    attention: str = ""
+    """`eager` or `sdpa`; empty leaves the choice to the library."""
+    remote_code: bool = False
+    """Whether Python files of the folder may run."""
+
+
 class ModelSpec(Record, frozen=True, kw_only=True):
-    """Where the model comes from. `path` is absolute; `example` names a packaged one."""
+    """Where the model and its inputs come from. Paths are absolute."""
 
     text: str
-    """What the user typed: `file.py`, `file.py:factory` or `example:NAME`."""
+    """What the user typed: `file.py`, `file.py:factory`, `example:NAME` or `hf:FOLDER`."""
     path: str
+    """The Python file, or the `config.json` of a Hugging Face model."""
     factory: str | None = None
     dtype: str | None = None
     """Floating dtype the module and its inputs are moved to, or None to leave them as built."""
     content_hash: str = ""
-    """sha256 of the model file."""
+    """sha256 of the model file and of the files of inputs."""
+    hf: HfOptions | None = None
+    """Set for `hf:` models only."""
+    inputs: str = ""
+    """A `.safetensors` or `.pt` file of input sets, in place of the model's own inputs."""
+    vary: str = ""
+    """`file.py:function`, which yields input sets, in place of the model's own inputs."""
+    phases: dict[str, float] = msgspec.field(default_factory=dict)
+    """Weights by name of phase; phases that are not named keep theirs, and a weight of 0 leaves a phase out."""
+    dynamic: tuple[str, ...] = ()
+    """Names of dimensions that vary at run time."""
 
 
 class TensorSpec(Record, frozen=True, kw_only=True):
@@ -249,6 +274,16 @@ class Device(Record, frozen=True, kw_only=True):
         return "|".join((self.model, self.arch, self.uuid, self.torch_version, self.runtime_version, str(self.threads)))
 
 
+class DynamicDim(Record, frozen=True, kw_only=True):
+    """A dimension that differs between the calls of one callable."""
+
+    name: str
+    sizes: tuple[int, ...]
+    """Sizes seen, ascending."""
+    places: tuple[tuple[str, int], ...]
+    """(name of an input or output, dimension) wherever it stands in the signature."""
+
+
 class Target(Record, frozen=True, kw_only=True):
     """A callable with its signature, chosen for search."""
 
@@ -263,11 +298,11 @@ class Target(Record, frozen=True, kw_only=True):
     """Module paths for kind `module` (each one a caller of the kernel), else empty."""
     signature: Signature
     calls: int
-    """Calls per model call."""
+    """Calls per model call, weighted by phase."""
     time_us: float
-    """Mean time of one call, children included, as seen in the profile."""
+    """Mean device time of one call, children included, as seen in the profile; wall time on the CPU."""
     share: float
-    """calls x time_us over the model's time, 0 to 1."""
+    """calls x time_us over the model's device time, 0 to 1."""
     floor_us: float
     bound: Literal["memory", "compute", "launch"]
     headroom_ms: float
@@ -281,37 +316,21 @@ class Target(Record, frozen=True, kw_only=True):
     capture: str = ""
     """Folder of the captured inputs, below the workspace's artifacts."""
     captured_calls: int = 0
+    host_us: float = 0.0
+    """Mean host time of one call, children included; on the CPU the same as `time_us`."""
+    launches: float = 0.0
+    """Mean number of device kernels of one call; 0 on the CPU."""
+    phases: tuple[str, ...] = ()
+    """Names of the phases that call it; empty where the model has one phase."""
+    family: str = ""
+    """Equal for signatures of one callable that differ in sizes alone."""
+    dynamic: tuple[DynamicDim, ...] = ()
+    """What differs within the family."""
 
-
-class Hotspot(Record, frozen=True, kw_only=True):
-    """A node of the profiled call tree."""
-
-    id: int
-    parent: int | None
-    name: str
-    kind: Literal["model", "module", "function", "torch"]
-    path: str
-    calls: int
-    total_ms: float
-    self_ms: float
-    share: float
-    headroom_ms: float = 0.0
-    target_id: str | None = None
-    reason: str = ""
-    """Why it is not offered as a target."""
-
-
-class Profile(Record, frozen=True, kw_only=True):
-    """One profile pass over a model."""
-
-    device: Device
-    model_ms: float
-    """Median time of one model call (or workload), unprofiled."""
-    overhead: float
-    """Profiled over unprofiled time."""
-    hotspots: tuple[Hotspot, ...]
-    targets: tuple[Target, ...]
-    warnings: tuple[str, ...] = ()
+    @property
+    def floor_share(self) -> float:
+        """How much of the floor is reached, 0 to 1."""
+        return min(1.0, self.floor_us / self.time_us) if self.time_us > 0 else 0.0
 
 
 class Launch(Record, frozen=True, kw_only=True):

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from forge_tui.deploy.messages import Difference
-from forge_tui.models.load import LoadedModel, move, seed_everything
+from forge_tui.models.load import LoadedModel, seed_everything
 
 _CHUNK = 1 << 24
 _HIGHER = {torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.float32: torch.float64}
@@ -238,12 +238,9 @@ def higher_precision(loaded: LoadedModel) -> Callable[[int], Any] | str:
         return f"it cannot be copied ({type(error).__name__})"
 
     def run(seed: int) -> Any:
-        args, kwargs = move(loaded.args, loaded.device, higher), move(loaded.kwargs, loaded.device, higher)
         seed_everything(seed)
-        with torch.no_grad():
-            if loaded.workload is not None:
-                return loaded.workload(module)
-            return module(*args, **kwargs)
+        outputs = {phase.name: phase.moved(loaded.device, higher).run(module) for phase in loaded.phases}
+        return outputs if len(outputs) > 1 else next(iter(outputs.values()))
 
     return run
 

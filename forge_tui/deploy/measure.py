@@ -6,7 +6,7 @@ import contextlib
 import gc
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -54,11 +54,20 @@ def timed(run: Callable[[], Any], sync: Callable[[], None], repeats: int) -> flo
     return (time.perf_counter() - start) / repeats
 
 
+#: calls with the weight that each has in one model call
+Runs = Sequence[tuple[Callable[[], Any], float]]
+
+
+def timed_runs(runs: Runs, sync: Callable[[], None], repeats: int) -> float:
+    """Seconds of one model call: every run `repeats` times in a row, its time times its weight."""
+    return sum(weight * timed(run, sync, repeats) for run, weight in runs)
+
+
 def compare(
-    run: Callable[[], Any], first: Callable[[], None], second: Callable[[], None], sync: Callable[[], None],
+    runs: Runs, first: Callable[[], None], second: Callable[[], None], sync: Callable[[], None],
     budget_s: float,
 ) -> Comparison:  # fmt: skip
-    """Time `run` in two states, A B, B A, A B, ... until the interval of the speedup is tight or the time is over.
+    """Time `runs` in two states, A B, B A, A B, ... until the interval of the speedup is tight or the time is over.
 
     `first` and `second` switch to a state, outside of the timed part. The number of samples is decided by the width of
     the interval and the time, never by which side of 1 it lies on. There are at least 8 pairs, however long they take
@@ -67,8 +76,10 @@ def compare(
     repeats, least = 1, _MIN_PAIRS
     for state in (first, second):
         state()
-        timed(run, sync, 1)
-        once = timed(run, sync, 1)
+        timed_runs(runs, sync, 1)
+        start = time.perf_counter()
+        timed_runs(runs, sync, 1)
+        once = time.perf_counter() - start
         repeats = max(repeats, int(_MIN_SAMPLE_S / max(once, 1e-7)) + 1)
         least = _MIN_PAIRS_SLOW if once > _SLOW_S else least
     pairs: list[tuple[float, float]] = []
@@ -78,7 +89,7 @@ def compare(
             times = {}
             for name in ("ab" if len(pairs) % 2 == 0 else "ba"):
                 (first if name == "a" else second)()
-                times[name] = timed(run, sync, repeats) * 1e3
+                times[name] = timed_runs(runs, sync, repeats) * 1e3
             pairs.append((times["a"], times["b"]))
             if len(pairs) < least:
                 continue

@@ -46,7 +46,7 @@ class Session:
 
     def prepared(self) -> Prepared:
         """What is known of the original model."""
-        times = [measure.timed(self._loaded.run, self._sync, 1) * 1e3 for _ in range(3)]
+        times = [measure.timed_runs(self._loaded.weighted_runs, self._sync, 1) * 1e3 for _ in range(3)]
         return Prepared(model_ms=sorted(times)[1], tolerance=self._tolerance.text,
                         incomparable=compare.incomparable(self._base))  # fmt: skip
 
@@ -70,7 +70,7 @@ class Session:
         a, b = (self._patch(indices) if indices else None for indices in (first, second))
         try:
             return measure.compare(
-                self._loaded.run, lambda: self._enter(a), lambda: self._enter(b), self._sync, budget_s
+                self._loaded.weighted_runs, lambda: self._enter(a), lambda: self._enter(b), self._sync, budget_s
             )
         finally:
             self._enter(None)
@@ -114,7 +114,9 @@ class Session:
             module._compiled_call_impl = implementation  # noqa: SLF001
 
         try:
-            found = measure.compare(self._loaded.run, lambda: use(compiled), lambda: use(None), self._sync, budget_s)
+            found = measure.compare(
+                self._loaded.weighted_runs, lambda: use(compiled), lambda: use(None), self._sync, budget_s
+            )
         finally:
             use(None)
         return CompileResult(comparison=found)
@@ -132,7 +134,7 @@ class Session:
         patch = self._patches.get(key)
         if patch is None:
             loaded = self._loaded
-            scopes = list(loaded.module.children()) if loaded.workload is not None else []
+            scopes = list(loaded.module.children()) if loaded.has_workload else []
             patch = Patch(loaded.module, [self._kernel(i) for i in key], own_modules=loaded.own_modules, scopes=scopes)
             self._patches[key] = patch
         return patch

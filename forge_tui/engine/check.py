@@ -15,7 +15,8 @@ import msgspec
 from forge_tui import __version__
 from forge_tui.core.errors import UsageError
 from forge_tui.core.paths import Workspace
-from forge_tui.core.records import Evaluation, Profile, RunOptions, Target, Verdict
+from forge_tui.core.profiles import Profile
+from forge_tui.core.records import Evaluation, RunOptions, Target, Verdict
 from forge_tui.engine.pipeline import Pipeline
 from forge_tui.engine.quiet import Quiet
 from forge_tui.engine.rooms import Rooms

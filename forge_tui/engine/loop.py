@@ -11,13 +11,13 @@ import msgspec
 from forge_tui.core.errors import EnvironmentFault, ExitCode, ForgeError, UsageError
 from forge_tui.core.events import Kind
 from forge_tui.core.ports import Compiler, Evaluator, Proposer, Task
+from forge_tui.core.profiles import Profile
 from forge_tui.core.records import (
     Built,
     DeployDecision,
     Device,
     Edge,
     Node,
-    Profile,
     SessionInfo,
     SessionState,
     Target,

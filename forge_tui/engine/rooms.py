@@ -10,7 +10,8 @@ from typing import Protocol
 from forge_tui.core.errors import EnvironmentFault
 from forge_tui.core.paths import Workspace
 from forge_tui.core.ports import Compiler, Evaluator, Proposer
-from forge_tui.core.records import DeployDecision, Deployment, Device, ModelSpec, Profile, RunOptions, Target, Winner
+from forge_tui.core.profiles import Profile
+from forge_tui.core.records import DeployDecision, Deployment, Device, ModelSpec, RunOptions, Target, Winner
 
 Progress = Callable[[str, DeployDecision | None], None]
 

@@ -6,6 +6,7 @@ and those are how writes into inputs are found.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import random
 import sys
@@ -16,38 +17,46 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils import _pytree as pytree
 
 from forge_tui.core.errors import ModelError
 from forge_tui.core.records import ModelSpec
 from forge_tui.models.devices import resolve_device
 from forge_tui.models.faults import explain
 from forge_tui.models.importing import import_model
-
-Workload = Callable[[nn.Module], Any]
+from forge_tui.models.phases import Phase, Workload, phases_of, weighted
 
 
 @dataclass(slots=True)
 class LoadedModel:
-    """A module and the one call that is profiled, timed and compared."""
+    """A module and the calls that are profiled, timed and compared."""
 
     spec: ModelSpec
     module: nn.Module
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    workload: Workload | None
+    phases: tuple[Phase, ...]
     device: torch.device
     source: types.ModuleType
-    """The imported model file."""
+    """The imported model file; for Hugging Face models the module that defines its class."""
     own_modules: tuple[str, ...] = field(default=())
     """Names in `sys.modules` of the Python modules that the model is written in."""
 
     def run(self) -> Any:
-        """One model call (or the whole workload) without gradients; whatever the model raises passes through."""
-        with torch.no_grad():
-            if self.workload is not None:
-                return self.workload(self.module)
-            return self.module(*self.args, **self.kwargs)
+        """Every phase once, whatever its weight; with several phases the results by name.
+
+        Whatever the model raises passes through.
+        """
+        if len(self.phases) == 1:
+            return self.phases[0].run(self.module)
+        return {phase.name: phase.run(self.module) for phase in self.phases}
+
+    @property
+    def weighted_runs(self) -> list[tuple[Callable[[], Any], float]]:
+        """The call of every phase with its weight: a model call's time is the sum of weight times time."""
+        return [(functools.partial(phase.run, self.module), phase.weight) for phase in self.phases]
+
+    @property
+    def has_workload(self) -> bool:
+        """Whether a phase calls the module (or parts of it) by a function of its own."""
+        return any(phase.workload is not None for phase in self.phases)
 
 
 def load_model(spec: ModelSpec, device: str, seed: int = 0) -> LoadedModel:
@@ -70,17 +79,16 @@ def load_model(spec: ModelSpec, device: str, seed: int = 0) -> LoadedModel:
     imported = set(sys.modules) - before
     seed_everything(seed)
     with torch.no_grad():
-        module, args, kwargs, workload = _build(spec, source, where, dtype)
+        module, phases = _build(spec, source, where, dtype)
+        phases = weighted(phases, spec.phases)
         try:
             module.eval().requires_grad_(False)
             module.to(device=where, dtype=dtype) if dtype is not None else module.to(where)
-            args = move(args, where, dtype)
-            kwargs = move(kwargs, where, dtype)
+            phases = tuple(phase.moved(where, dtype) for phase in phases)
         except Exception as error:
             raise explain(error, spec, f"The model could not be moved to {where}") from error
     own = _own_modules(module, source, imported)
-    return LoadedModel(spec=spec, module=module, args=args, kwargs=kwargs, workload=workload, device=where,
-                       source=source, own_modules=own)  # fmt: skip
+    return LoadedModel(spec=spec, module=module, phases=phases, device=where, source=source, own_modules=own)
 
 
 def seed_everything(seed: int) -> None:
@@ -92,21 +100,9 @@ def seed_everything(seed: int) -> None:
         numpy.random.seed(seed % 2**32)
 
 
-def move(tree: Any, device: torch.device, dtype: torch.dtype | None) -> Any:
-    """Every tensor of a pytree on the device; floating ones in the dtype; all detached."""
-
-    def one(leaf: Any) -> Any:
-        if not isinstance(leaf, torch.Tensor):
-            return leaf
-        leaf = leaf.detach()
-        return leaf.to(device, dtype) if dtype is not None and leaf.is_floating_point() else leaf.to(device)
-
-    return pytree.tree_map(one, tree)
-
-
 def _build(
     spec: ModelSpec, source: types.ModuleType, device: torch.device, dtype: torch.dtype | None
-) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any], Workload | None]:
+) -> tuple[nn.Module, tuple[Phase, ...]]:
     name = spec.factory or "build"
     factory = getattr(source, name, None)
     if factory is None and spec.factory:
@@ -124,6 +120,10 @@ def _build(
     if inspect.isclass(factory) and issubclass(factory, nn.Module):
         return _kernelbench(spec, source, factory, name, device, dtype)
     returned = _run(spec, f"{name}()", lambda: factory(**_placement(factory, device, dtype)))
+    if isinstance(returned, dict) and isinstance(returned.get("module"), nn.Module) and "phases" in returned:
+        if set(returned) != {"module", "phases"} or not isinstance(returned["phases"], dict):
+            raise ModelError(f"{name}() in {spec.path} returned {_kind(returned)}.", "Its keys are module and phases.")
+        return returned["module"], phases_of(returned["phases"], f"{name}() in {spec.path}")
     if isinstance(returned, nn.Module):
         returned = (returned,)
         if hasattr(source, "get_inputs"):
@@ -134,7 +134,7 @@ def _build(
 def _kernelbench(
     spec: ModelSpec, source: types.ModuleType, cls: type[nn.Module], name: str, device: torch.device,
     dtype: torch.dtype | None,
-) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any], Workload | None]:  # fmt: skip
+) -> tuple[nn.Module, tuple[Phase, ...]]:  # fmt: skip
     if not hasattr(source, "get_inputs"):
         raise ModelError(f"{spec.path} has a class {name} but no get_inputs() beside it.", "Add get_inputs().")
     args: list[Any] = []
@@ -148,7 +148,7 @@ def _kernelbench(
         else:
             args = list(init)
     module = _run(spec, f"{name}()", lambda: cls(*args, **kwargs))
-    return module, _inputs(spec, source, device, dtype), {}, None
+    return module, (Phase(args=_inputs(spec, source, device, dtype)),)
 
 
 def _inputs(
@@ -183,8 +183,8 @@ def _placement(function: Callable[..., Any], device: torch.device, dtype: torch.
 
 def _take_apart(
     spec: ModelSpec, name: str, returned: Any
-) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any], Workload | None]:
-    """Module, args, kwargs and workload of what a factory returned; each of the last three may be missing."""
+) -> tuple[nn.Module, tuple[Phase, ...]]:
+    """Module and call of what a factory returned: args, kwargs and workload may each be missing."""
     wanted = "(module, args, kwargs), (module, args), (module, workload) or (module, args, kwargs, workload)"
     if not isinstance(returned, tuple) or not returned or not isinstance(returned[0], nn.Module):
         raise ModelError(f"{name}() in {spec.path} returned {_kind(returned)}.", f"It must return {wanted}.")
@@ -205,7 +205,7 @@ def _take_apart(
             f"{name}() in {spec.path} returned a module without inputs.",
             f"Return {wanted}, or add get_inputs() to the file.",
         )
-    return returned[0], args or (), kwargs or {}, workload
+    return returned[0], (Phase("", args or (), kwargs or {}, workload),)
 
 
 def _run(spec: ModelSpec, what: str, call: Callable[[], Any]) -> Any:

@@ -9,7 +9,8 @@ import msgspec
 
 from forge_tui.core.errors import EnvironmentFault, WorkerDied
 from forge_tui.core.paths import Workspace
-from forge_tui.core.records import Device, ModelSpec, Profile
+from forge_tui.core.profiles import Profile
+from forge_tui.core.records import Device, ModelSpec
 from forge_tui.processes.child import WorkerProcess
 
 _WORKER = "forge_tui.profiler.worker"

@@ -14,7 +14,8 @@ import msgspec
 import torch
 
 from forge_tui.core.errors import ForgeError
-from forge_tui.core.records import Ceilings, Device, Hotspot, Profile, Signature, Target
+from forge_tui.core.profiles import Hotspot, Profile
+from forge_tui.core.records import Ceilings, Device, Signature, Target
 from forge_tui.models import capture
 from forge_tui.models.callables import source_of
 from forge_tui.models.faults import explain
@@ -105,7 +106,7 @@ def profile_model(
 
 @contextlib.contextmanager
 def _forward(loaded: LoadedModel) -> Iterator[None]:
-    what = "The workload" if loaded.workload is not None else f"The forward of {type(loaded.module).__name__}"
+    what = "The workload" if loaded.has_workload else f"The forward of {type(loaded.module).__name__}"
     try:
         yield
     except TooManyCalls as error:
@@ -115,7 +116,7 @@ def _forward(loaded: LoadedModel) -> Iterator[None]:
 
 
 def _input_versions(loaded: LoadedModel) -> list[int]:
-    leaves = torch.utils._pytree.tree_leaves((loaded.args, loaded.kwargs))  # noqa: SLF001
+    leaves = torch.utils._pytree.tree_leaves([(p.args, p.kwargs) for p in loaded.phases])  # noqa: SLF001
     return [t._version for t in leaves if isinstance(t, torch.Tensor)]  # noqa: SLF001
 
 

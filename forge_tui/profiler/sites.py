@@ -174,7 +174,7 @@ def _functional_names() -> dict[Any, str]:
 def _module_sites(loaded: LoadedModel) -> list[Site]:
     found = []
     for path, module in loaded.module.named_modules():
-        if not path and loaded.workload is None:
+        if not path and not loaded.has_workload:
             continue  # the model itself is the root of the tree
         if isinstance(module, torch.jit.ScriptModule):
             continue

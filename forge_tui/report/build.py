@@ -9,13 +9,13 @@ from typing import Any
 
 from forge_tui.core.errors import UsageError
 from forge_tui.core.events import Kind
+from forge_tui.core.profiles import Profile
 from forge_tui.core.records import (
     DeployDecision,
     Deployment,
     Event,
     LlmCall,
     Node,
-    Profile,
     Record,
     RunReport,
     SessionInfo,

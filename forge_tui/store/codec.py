@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from forge_tui.core.records import DeployDecision, Deployment, Evaluation, Hotspot, LlmCall, Node, Record
+from forge_tui.core.profiles import Hotspot
+from forge_tui.core.records import DeployDecision, Deployment, Evaluation, LlmCall, Node, Record
 
 T = TypeVar("T")
 

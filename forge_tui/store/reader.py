@@ -15,18 +15,8 @@ import msgspec
 
 from forge_tui.core.errors import StoreError, UsageError
 from forge_tui.core.paths import Workspace
-from forge_tui.core.records import (
-    Deployment,
-    Device,
-    Event,
-    Hotspot,
-    Node,
-    Profile,
-    RunOptions,
-    SessionInfo,
-    Target,
-    Verdict,
-)
+from forge_tui.core.profiles import Hotspot, Profile
+from forge_tui.core.records import Deployment, Device, Event, Node, RunOptions, SessionInfo, Target, Verdict
 from forge_tui.store import codec
 from forge_tui.store.faults import as_store_errors, code_of
 from forge_tui.store.lease import LEASE, Lease

@@ -13,6 +13,7 @@ import msgspec
 from forge_tui.core.errors import ExitCode, StoreError
 from forge_tui.core.events import Kind
 from forge_tui.core.paths import Workspace
+from forge_tui.core.profiles import Profile
 from forge_tui.core.records import (
     Deployment,
     Device,
@@ -20,7 +21,6 @@ from forge_tui.core.records import (
     Evaluation,
     LlmCall,
     Node,
-    Profile,
     RunOptions,
     SessionInfo,
     SessionState,

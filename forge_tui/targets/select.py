@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 
 from forge_tui.core.errors import UsageError
-from forge_tui.core.records import Hotspot, Profile, Target
+from forge_tui.core.profiles import Hotspot, Profile
+from forge_tui.core.records import Target
 
 #: headroom below this share of the model's time is not worth a search
 MIN_HEADROOM_SHARE = 0.003

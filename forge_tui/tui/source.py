@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from forge_tui.core.records import Deployment, Event, Hotspot, Node, Profile, SessionInfo, Target
+from forge_tui.core.profiles import Hotspot, Profile
+from forge_tui.core.records import Deployment, Event, Node, SessionInfo, Target
 
 
 class ViewSource(Protocol):

@@ -7,16 +7,8 @@ from dataclasses import dataclass, field
 from enum import Flag, auto
 
 from forge_tui.core.events import Kind
-from forge_tui.core.records import (
-    Deployment,
-    Event,
-    Hotspot,
-    Node,
-    Profile,
-    SessionInfo,
-    Target,
-    Verdict,
-)
+from forge_tui.core.profiles import Hotspot, Profile
+from forge_tui.core.records import Deployment, Event, Node, SessionInfo, Target, Verdict
 from forge_tui.tui.updates import (
     Attached,
     DeploymentRead,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from forge_tui.core.records import Deployment, Event, Hotspot, Node, Profile, SessionInfo, Target
+from forge_tui.core.profiles import Hotspot, Profile
+from forge_tui.core.records import Deployment, Event, Node, SessionInfo, Target
 
 
 @dataclass(frozen=True, slots=True)

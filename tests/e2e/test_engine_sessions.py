@@ -13,6 +13,7 @@ from forge_tui.core.errors import EnvironmentFault, ModelError
 from forge_tui.core.events import Kind
 from forge_tui.core.paths import Workspace
 from forge_tui.core.ports import TargetCheck
+from forge_tui.core.profiles import Profile
 from forge_tui.core.records import (
     Built,
     DeployDecision,
@@ -23,7 +24,6 @@ from forge_tui.core.records import (
     LlmCall,
     ModelSpec,
     Node,
-    Profile,
     Proposal,
     RunOptions,
     StartKernel,

@@ -17,6 +17,7 @@ from forge_tui.core.records import ModelSpec, Signature, Target
 from forge_tui.models import capture
 from forge_tui.models.calls import describe_call, describe_result
 from forge_tui.models.load import LoadedModel
+from forge_tui.models.phases import Phase
 from forge_tui.models.resolve import caller
 from forge_tui.models.strided import clone_strided, overlaps_itself, real_elements, span, views_meet
 
@@ -186,7 +187,7 @@ def test_replay(tmp_path_factory, name, data):
     folder = tmp_path_factory.mktemp("replay") / "call"
     capture.save(folder, [copies])
     spec = ModelSpec(text="", path="")
-    loaded = LoadedModel(spec, module or nn.Identity(), (), {}, None, torch.device("cpu"), pytest)
+    loaded = LoadedModel(spec, module or nn.Identity(), (Phase(),), torch.device("cpu"), pytest)
     held = [t.clone() for t in module.parameters()] if module is not None else []
     if module is not None:
         for p in module.parameters():  # what counts is the given weights, not those that stand in the module now

@@ -11,6 +11,7 @@ import msgspec
 
 from forge_tui.core.errors import UsageError
 from forge_tui.core.events import Kind
+from forge_tui.core.profiles import Hotspot, Profile
 from forge_tui.core.records import (
     DeployDecision,
     Deployment,
@@ -18,12 +19,10 @@ from forge_tui.core.records import (
     Edge,
     Evaluation,
     Event,
-    Hotspot,
     KernelInput,
     KernelOutput,
     ModelSpec,
     Node,
-    Profile,
     RunOptions,
     SessionInfo,
     Signature,

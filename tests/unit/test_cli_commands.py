@@ -11,7 +11,8 @@ import store_fixture as fixture
 from forge_tui.cli import main, output
 from forge_tui.cli.commands.profile import as_text
 from forge_tui.core.paths import Workspace
-from forge_tui.core.records import Profile, RunReport
+from forge_tui.core.profiles import Profile
+from forge_tui.core.records import RunReport
 from forge_tui.store.writer import Store
 
 

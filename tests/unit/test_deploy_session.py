@@ -185,7 +185,7 @@ def test_times_are_paired_in_both_orders_until_the_time_is_over():
         order.append(state[-1])
         time.sleep(0.004 if state[-1] == "b" else 0.002)
 
-    found = measure.compare(run, lambda: state.append("a"), lambda: state.append("b"), lambda: None, 0.0)
+    found = measure.compare([(run, 1.0)], lambda: state.append("a"), lambda: state.append("b"), lambda: None, 0.0)
     assert len(found.samples) == 8
     assert found.ci[0] > 1.2
     assert gc.isenabled()

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 
@@ -52,7 +53,8 @@ def test_return_forms(tmp_path: Path, returned: str, args: int, kwargs: int, wor
     """Every documented return form is taken apart, and runs."""
     text = f"def build():\n    m, x = nn.Linear(4, 2), torch.ones(3, 4)\n    return {returned}\n"
     loaded = load(tmp_path, HEAD + text)
-    assert (len(loaded.args), len(loaded.kwargs), loaded.workload is not None) == (args, kwargs, workload)
+    (phase,) = loaded.phases
+    assert (len(phase.args), len(phase.kwargs), phase.workload is not None) == (args, kwargs, workload)
     once = loaded.module(torch.ones(3, 4))
     assert torch.allclose(loaded.run(), once * (2 if workload else 1))
 
@@ -89,7 +91,7 @@ def test_dtype_moves_floating_tensors_only(tmp_path: Path):
 def test_kernelbench_forms():
     """A KernelBench file loads as it is: init inputs with or without keywords, inputs that are no tensors."""
     plain = load_model(parse_model(str(FIXTURES / "kernelbench_plain.py")), "cpu")
-    x, power = plain.args
+    x, power = plain.phases[0].args
     assert power == 1.5
     want = torch.nn.functional.softplus(plain.module.linear(x)) * 1.5
     assert torch.equal(plain.run(), want)
@@ -142,7 +144,7 @@ def test_same_weights_in_two_processes():
         "out = []\n"
         "for seed in (0, 0, 1):\n"
         f"    m = load_model(parse_model({str(FIXTURES / 'kernelbench_plain.py')!r}), 'cpu', seed)\n"
-        "    tensors = [*m.module.state_dict().values(), m.args[0], m.run()]\n"
+        "    tensors = [*m.module.state_dict().values(), m.phases[0].args[0], m.run()]\n"
         "    out.append(hashlib.sha256(b''.join(t.detach().numpy().tobytes() for t in tensors)).hexdigest())\n"
         "print(json.dumps(out))\n"
     )
@@ -209,3 +211,47 @@ def test_devices():
         with pytest.raises(EnvironmentFault, match="There is no CUDA device here") as caught:
             resolve_device("cuda:3")
         assert caught.value.exit_code == ExitCode.ENVIRONMENT
+
+
+PHASED = """
+def build():
+    m = nn.Linear(4, 2)
+    return {"module": m, "phases": {
+        "prefill": {"args": (torch.ones(8, 4),)},
+        "decode": {"workload": lambda module: module(torch.ones(1, 4)), "weight": 128},
+    }}
+"""
+
+
+def test_phases_of_a_factory(tmp_path: Path):
+    """A factory that describes phases gives each its calls and weight; other weights can be asked for, 0 leaves out."""
+    path = tmp_path / "phased.py"
+    path.write_text(HEAD + PHASED)
+    loaded = load_model(parse_model(str(path)), "cpu")
+    assert [(p.name, p.weight) for p in loaded.phases] == [("prefill", 1.0), ("decode", 128.0)]
+    assert {name: tuple(out.shape) for name, out in loaded.run().items()} == {"prefill": (8, 2), "decode": (1, 2)}
+    spec = msgspec.structs.replace(parse_model(str(path)), phases={"decode": 7.0, "prefill": 0.0})
+    alone = load_model(spec, "cpu")
+    assert [(p.name, p.weight) for p in alone.phases] == [("decode", 7.0)]
+    assert tuple(alone.run().shape) == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("weights", "what"),
+    [({"decoding": 1.0}, "no phase 'decoding'"), ({"prefill": 0.0, "decode": 0.0}, "Every phase")],
+)
+def test_weights_that_fit_no_phase(tmp_path: Path, weights: dict[str, float], what: str):
+    """A weight for an unknown phase, or no weight at all, is one sentence."""
+    path = tmp_path / "phased.py"
+    path.write_text(HEAD + PHASED)
+    with pytest.raises(UsageError, match=what):
+        load_model(msgspec.structs.replace(parse_model(str(path)), phases=weights), "cpu")
+
+
+@pytest.mark.parametrize(
+    "phase", ["{'input': 3}", "{'args': 3}", "{'args': (), 'weight': -1}", "{'args': (), 'weight': True}", "3"]
+)
+def test_phases_of_another_form(tmp_path: Path, phase: str):
+    """A phase that is described in another way is refused with the form that is known."""
+    with pytest.raises(ModelError, match="phase 'one'"):
+        load(tmp_path, HEAD + f"def build():\n    return dict(module=nn.Linear(4, 2), phases=dict(one={phase}))\n")

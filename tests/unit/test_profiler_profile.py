@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from forge_tui.core.errors import ModelError
-from forge_tui.core.records import Ceilings, Device, Profile, Target
+from forge_tui.core.profiles import Profile
+from forge_tui.core.records import Ceilings, Device, Target
 from forge_tui.models import capture
 from forge_tui.models.calls import make_reader
 from forge_tui.models.load import LoadedModel, load_model

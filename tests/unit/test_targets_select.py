@@ -4,7 +4,8 @@ import msgspec
 import pytest
 
 from forge_tui.core.errors import ExitCode, UsageError
-from forge_tui.core.records import Device, Hotspot, KernelInput, KernelOutput, Profile, Signature, Target, TensorSpec
+from forge_tui.core.profiles import Hotspot, Profile
+from forge_tui.core.records import Device, KernelInput, KernelOutput, Signature, Target, TensorSpec
 from forge_tui.targets.select import choose
 
 MODEL_MS = 100.0

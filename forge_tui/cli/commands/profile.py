@@ -13,7 +13,8 @@ from forge_tui.cli.commands.run import resolve_device
 from forge_tui.cli.table import Column, render, terminal_width
 from forge_tui.core.errors import ExitCode
 from forge_tui.core.paths import workspace_for
-from forge_tui.core.records import Hotspot, Profile, RunOptions
+from forge_tui.core.profiles import Hotspot, Profile
+from forge_tui.core.records import RunOptions
 from forge_tui.engine.check import profile_cached
 from forge_tui.engine.rooms import WorkerRooms
 from forge_tui.models.spec import is_example, parse_model

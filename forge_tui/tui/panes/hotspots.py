@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from textual.app import ComposeResult
 
-from forge_tui.core.records import Hotspot
+from forge_tui.core.profiles import Hotspot
 from forge_tui.tui.glyphs import Glyphs
 from forge_tui.tui.paint import Paint, Piece
 from forge_tui.tui.panes.base import Pane
