@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,8 @@ import pytest
 # a developer's own settings must not change what the tests see
 for name in ("FORGE_TUI_ASCII", "FORGE_TUI_DEBUG", "NO_COLOR", "COLORTERM"):
     os.environ.pop(name, None)
+# what is known of this machine is a developer's own, too
+os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="forge-tui-tests-")
 
 
 def _has_gpu() -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import subprocess
 from collections.abc import Sequence
@@ -15,7 +16,9 @@ from forge_tui.core.records import Built, Ceilings, Device, ModelSpec, Signature
 from forge_tui.evaluator.client import WorkerEvaluator
 from forge_tui.models import capture
 from forge_tui.models.calls import describe_call, describe_result
+from forge_tui.models.held import Holders
 from forge_tui.models.load import load_model
+from forge_tui.models.snapshot import Copier
 from forge_tui.models.spec import parse_model
 
 MODEL = Path(__file__).parent / "fixtures" / "models_eval" / "norms.py"
@@ -43,7 +46,9 @@ def make_target(
     generator = torch.Generator().manual_seed(7)
     for _ in range(calls):
         loaded.run()
-        loaded.args = tuple(torch.randn(a.shape, generator=generator).to(a) for a in loaded.args)
+        (phase,) = loaded.phases
+        args = tuple(torch.randn(a.shape, generator=generator).to(a) for a in phase.args)
+        loaded.phases = (dataclasses.replace(phase, args=args),)
     handle.remove()
     described = [describe_call(module.forward, args, {}, module) for args, _ in seen]
     result = describe_result(seen[0][1], described[0].tensors)
@@ -51,7 +56,8 @@ def make_target(
         inputs=described[0].inputs, outputs=result.outputs, scalars=described[0].scalars, call=described[0].call,
         result=result.result, device=device,
     )  # fmt: skip
-    name = capture.save_by_content(workspace.captures, [d.tensors for d in described])
+    copier = Copier(Holders(loaded))
+    name = capture.save_by_content(workspace.captures, [copier.take(d.tensors) for d in described])
     fields: dict[str, object] = {
         "id": f"{factory}-{path}", "name": type(module).__name__, "kind": "module",
         "qualname": f"norms:{type(module).__name__}", "instances": (path,), "signature": signature, "calls": 1,

@@ -8,15 +8,24 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
-from targets_fixture import cpu_device, rms_norm_target, softmax_target
+from targets_fixture import cpu_device, cuda_device, rms_norm_target, softmax_target
 
 from forge_tui.core.events import Kind
 from forge_tui.core.paths import Workspace
-from forge_tui.core.profiles import Hotspot, Profile
+from forge_tui.core.profiles import (
+    Baseline,
+    Hotspot,
+    KernelTime,
+    PhaseTime,
+    Profile,
+    TargetBaselines,
+    WhatIf,
+)
 from forge_tui.core.records import (
     Ceilings,
     DeployDecision,
     Deployment,
+    DynamicDim,
     Edge,
     Evaluation,
     LlmCall,
@@ -64,6 +73,56 @@ def profile(**changes: object) -> Profile:
         "targets": (softmax, norm), "warnings": ("Two calls were left out.",),
     }  # fmt: skip
     return Profile(**(fields | changes))
+
+
+def whole_profile(**changes: object) -> Profile:
+    """A profile with everything in it: a CUDA device, two phases, kernels, baselines, what-ifs."""
+    softmax, norm = targets()
+    norm = msgspec.structs.replace(
+        norm, family="f1", phases=("prefill", "decode"), launches=7.0, host_us=250.0,
+        dynamic=(DynamicDim(name="seq", sizes=(1, 32), places=(("hidden_states", 0), ("out0", 0))),),
+    )  # fmt: skip
+    pow_kernel = KernelTime(name="void at::native::pow_kernel<float>(int)", launches=36, total_ms=0.75)
+    spots = (
+        Hotspot(id=1, parent=None, name="TinyLLM", kind="model", path="", calls=1, total_ms=4.0, self_ms=0.125,
+                share=1.0, reason="the whole model", host_ms=5.0, launches=100, floor_ms=1.0),
+        Hotspot(id=2, parent=1, name="prefill", kind="phase", path="", calls=1, total_ms=3.0, self_ms=0.25, share=0.75,
+                reason="a phase", host_ms=3.5, launches=60),
+        Hotspot(id=3, parent=2, name="RMSNorm", kind="module", path="layers.*.norm", calls=9, total_ms=1.8, self_ms=1.8,
+                share=0.45, headroom_ms=1.5, target_id=norm.id, floor_ms=0.3, bound="memory", host_ms=2.0, launches=63,
+                signature="bf16[32,128], bf16[128] -> bf16[32,128]", kernels=(pow_kernel,)),
+        Hotspot(id=4, parent=2, name="linear", kind="torch", path="", calls=4, total_ms=0.95, self_ms=0.95,
+                share=0.2375, reason="a vendor library does this near its floor", floor_ms=0.9, bound="compute",
+                host_ms=0.4, launches=4,
+                kernels=(KernelTime(name="sm90_gemm", launches=4, total_ms=0.95),)),
+        Hotspot(id=5, parent=1, name="decode", kind="phase", path="", calls=128, total_ms=0.875, self_ms=0.475,
+                share=0.21875, reason="a phase", host_ms=1.4, launches=40),
+        Hotspot(id=6, parent=5, name="softmax", kind="torch", path="", calls=128, total_ms=0.4, self_ms=0.4, share=0.1,
+                headroom_ms=0.09, target_id=softmax.id, floor_ms=0.31, bound="launch", host_ms=0.5, launches=40,
+                kernels=(msgspec.structs.replace(pow_kernel, launches=4, total_ms=0.25),)),
+    )  # fmt: skip
+    rows = (
+        Baseline(name="eager", ms=5.0), Baseline(name="compile", ms=2.5, setup_s=28.0, max_abs_error=1e-3),
+        Baseline(name="compile max-autotune-no-cudagraphs", ms=None, failure="it did not end within 300 s"),
+        Baseline(name="graph", ms=4.0, setup_s=0.5, max_abs_error=0.0),
+    )
+    fields: dict[str, object] = {
+        "device": cuda_device(ceilings=CEILINGS), "hotspots": spots, "targets": (softmax, norm),
+        "phases": (PhaseTime(name="prefill", weight=1.0, ms=3.5, busy_ms=3.0, launches=60),
+                   PhaseTime(name="decode", weight=128.0, ms=0.01171875, busy_ms=0.0078125, launches=3)),
+        "busy_ms": 4.0, "launches": 100, "agreement": 0.9, "baselines": rows,
+        "target_baselines": (TargetBaselines(target_id=norm.id, baselines=(
+            Baseline(name="eager", ms=0.2), Baseline(name="compile", ms=0.05),
+            Baseline(name="graph", ms=None, failure="capture failed"))),),
+        "what_ifs": (
+            WhatIf(mode="eager", target_ids=(norm.id,), ms=3.5, base_ms=5.0),
+            WhatIf(mode="eager", target_ids=(softmax.id,), ms=4.875, base_ms=5.0),
+            WhatIf(mode="eager", target_ids=(norm.id, softmax.id), ms=3.375, base_ms=5.0),
+            WhatIf(mode="compile", target_ids=(norm.id,), ms=2.75, base_ms=2.5),
+            WhatIf(mode="compile", target_ids=(norm.id, softmax.id), ms=None, base_ms=2.5, failure="it broke"),
+        ),
+    }  # fmt: skip
+    return profile(**(fields | changes))
 
 
 def node(number: int, target: str = "test-RMSNorm", **changes: object) -> Node:

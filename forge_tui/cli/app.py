@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -62,13 +63,41 @@ def _number(value: float | None) -> float | None:
     return value
 
 
-Model = Annotated[str, typer.Argument(metavar="MODEL", help="file.py, file.py:factory or example:NAME")]
+class ProfileSort(StrEnum):
+    """What a profile's callables are ordered by."""
+
+    TOTAL = "total"
+    SELF = "self"
+    HEADROOM = "headroom"
+    CALLS = "calls"
+    HOST = "host"
+
+
+Model = Annotated[str, typer.Argument(metavar="MODEL", help="file.py, file.py:factory, example:NAME, hf:FOLDER or "
+                                      "hf:org/name")]  # fmt: skip
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N")]
 Workspace = Annotated[str | None, typer.Option(metavar="DIR", help="Folder of sessions; by default .forge/ beside the "
                                                "model file, else here")]  # fmt: skip
 Threads = Annotated[int, typer.Option(min=0, help="CPU threads for PyTorch and kernels; 0 is all")]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of inputs and search")]
 Dtype = Annotated[str | None, typer.Option(help="Move the model and its inputs to this floating dtype")]
+Inputs = Annotated[str | None, typer.Option(
+    metavar="FILE", help="Inputs from a .safetensors or .pt file, one set or several")]  # fmt: skip
+Vary = Annotated[str | None, typer.Option(
+    metavar="FILE.py:NAME", help="Inputs from a function that yields one set after another")]  # fmt: skip
+Phases = Annotated[list[str] | None, typer.Option(
+    "--phase", metavar="NAME=WEIGHT", help="Calls of a phase that count as one of the model; may be repeated")]
+Dynamic = Annotated[list[str] | None, typer.Option(
+    "--dynamic", metavar="NAME", help="A dimension that varies at run time; may be repeated")]  # fmt: skip
+Batch = Annotated[int | None, typer.Option(min=1, help="Of an hf: model, samples in a batch; by default 1")]
+Length = Annotated[int | None, typer.Option(min=1, help="Of an hf: model, tokens of a text; by default 1024")]
+Layers = Annotated[int | None, typer.Option(min=1, help="Of an hf: model, most layers of each stack")]
+Attention = Annotated[str | None, typer.Option(help="Of an hf: model, eager or sdpa")]
+RemoteCode = Annotated[bool, typer.Option(
+    "--trust-remote-code", help="Of an hf: model, let Python files beside its configuration run")]  # fmt: skip
+CaptureGb = Annotated[float, typer.Option(
+    "--capture-gb", min=0, max=2**20, callback=_number, metavar="GIB",
+    help="Most captured inputs of all targets together, in GiB")]  # fmt: skip
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, all else on stderr")]
 Headless = Annotated[bool, typer.Option("--headless", help="Progress lines instead of the screen")]
 Detach = Annotated[bool, typer.Option("--detach", help="Leave the search in the background")]
@@ -126,6 +155,16 @@ def run(
     seed: Seed = 0,
     threads: Threads = 0,
     dtype: Dtype = None,
+    inputs: Inputs = None,
+    vary: Vary = None,
+    phase: Phases = None,
+    dynamic: Dynamic = None,
+    batch: Batch = None,
+    length: Length = None,
+    layers: Layers = None,
+    attention: Attention = None,
+    trust_remote_code: RemoteCode = False,
+    capture_gb: CaptureGb = 2.0,
     api_base: Annotated[str | None, typer.Option(metavar="URL", help="Endpoint of the LLMs")] = None,
     compile_baseline: Annotated[bool, typer.Option(help="Measure torch.compile beside eager")] = True,
     headless: Headless = False,
@@ -136,12 +175,17 @@ def run(
 
     def call() -> int:
         from forge_tui.cli.commands import run as command
+        from forge_tui.models.spec import ModelRequest
 
+        request = ModelRequest(
+            dtype=dtype, inputs=inputs, vary=vary, phases=tuple(phase or ()), dynamic=tuple(dynamic or ()),
+            batch=batch, length=length, layers=layers, attention=attention, remote_code=trust_remote_code,
+        )  # fmt: skip
         return command.run(
             model=model, device=device, workspace=workspace, models=models or [], templates=templates, under=under,
             evaluations=evaluations, minutes=minutes, usd=usd, targets=targets, target_names=target or [],
-            start=start or [], seed=seed, threads=threads, dtype=dtype, api_base=api_base,
-            compile_baseline=compile_baseline, headless=headless, as_json=as_json, detach=detach,
+            start=start or [], seed=seed, threads=threads, request=request, capture_gb=capture_gb,
+            api_base=api_base, compile_baseline=compile_baseline, headless=headless, as_json=as_json, detach=detach,
         )  # fmt: skip
 
     return call
@@ -179,6 +223,16 @@ def check(
     threads: Threads = 0,
     seed: Seed = 0,
     dtype: Dtype = None,
+    inputs: Inputs = None,
+    vary: Vary = None,
+    phase: Phases = None,
+    dynamic: Dynamic = None,
+    batch: Batch = None,
+    length: Length = None,
+    layers: Layers = None,
+    attention: Attention = None,
+    trust_remote_code: RemoteCode = False,
+    capture_gb: CaptureGb = 2.0,
     tune: Annotated[list[str] | None, typer.Option(
         "--tune", metavar="NAME=INTEGER", help="Value of a //@tune macro; may be repeated")] = None,
     print_header: Annotated[bool, typer.Option(
@@ -189,10 +243,15 @@ def check(
 
     def call() -> int:
         from forge_tui.cli.commands import check as command
+        from forge_tui.models.spec import ModelRequest
 
+        request = ModelRequest(
+            dtype=dtype, inputs=inputs, vary=vary, phases=tuple(phase or ()), dynamic=tuple(dynamic or ()),
+            batch=batch, length=length, layers=layers, attention=attention, remote_code=trust_remote_code,
+        )  # fmt: skip
         return command.check(
             model=model, kernel=kernel, target=target, device=device, workspace=workspace, threads=threads, seed=seed,
-            dtype=dtype, tune=tune or [], print_header=print_header, as_json=as_json,
+            request=request, capture_gb=capture_gb, tune=tune or [], print_header=print_header, as_json=as_json,
         )  # fmt: skip
 
     return call
@@ -206,15 +265,56 @@ def profile(
     threads: Threads = 0,
     seed: Seed = 0,
     dtype: Dtype = None,
+    inputs: Inputs = None,
+    vary: Vary = None,
+    phase: Phases = None,
+    dynamic: Dynamic = None,
+    batch: Batch = None,
+    length: Length = None,
+    layers: Layers = None,
+    attention: Attention = None,
+    trust_remote_code: RemoteCode = False,
+    capture_gb: CaptureGb = 2.0,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Measure again, whatever is saved")] = False,
+    baselines: Annotated[bool, typer.Option(
+        "--baselines", help="Time model and targets under torch.compile, CUDA graphs and standard settings")] = False,
+    what_if: Annotated[bool, typer.Option(
+        "--what-if", help="Time the model with its top targets at their floor: what each could give at most")] = False,
+    top: Annotated[int, typer.Option(min=1, help="Targets that --baselines and --what-if measure")] = 5,
+    tf32: Annotated[bool, typer.Option("--tf32", help="Let baselines use TF32 for float32 matrices")] = False,
+    as_table: Annotated[bool, typer.Option("--table", help="Tables for people; the default")] = False,
     as_json: Json = False,
-) -> Call:
-    """Show where a model spends its time, and which targets a kernel could replace."""
+    as_csv: Annotated[bool, typer.Option("--csv", help="One row a callable, RFC 4180")] = False,
+    trace: Annotated[Path | None, typer.Option(
+        metavar="FILE", help="Write a trace for Perfetto or chrome://tracing as well")] = None,
+    sort: Annotated[ProfileSort | None, typer.Option(help="What puts a callable first; by default total")] = None,
+    limit: Annotated[int, typer.Option(min=0, help="Most rows of each table; 0 is no limit")] = 0,
+    everything: Annotated[bool, typer.Option("--all", help="Small callables too")] = False,
+) -> Call:  # fmt: skip
+    """Show where a model spends its time, and which targets a kernel could replace.
+
+    A saved profile is used again while model, inputs, device and versions are the same.
+    """
+    if as_table + as_json + as_csv > 1:
+        raise typer.BadParameter("--table, --json and --csv exclude each other")
 
     def call() -> int:
         from forge_tui.cli.commands import profile as command
+        from forge_tui.cli.profile_view import Choice
+        from forge_tui.models.spec import ModelRequest
 
-        return command.profile(model=model, device=device, workspace=workspace, threads=threads, seed=seed, dtype=dtype,
-                               as_json=as_json)  # fmt: skip
+        request = ModelRequest(
+            dtype=dtype, inputs=inputs, vary=vary, phases=tuple(phase or ()), dynamic=tuple(dynamic or ()),
+            batch=batch, length=length, layers=layers, attention=attention, remote_code=trust_remote_code,
+        )  # fmt: skip
+        choice = Choice(sort=(sort or ProfileSort.TOTAL).value, limit=limit, everything=everything)
+        return command.profile(
+            model=model, device=device, workspace=workspace, threads=threads, seed=seed, request=request,
+            capture_gb=capture_gb,
+            measured=command.Measured(fresh=fresh, baselines=baselines, what_if=what_if, top=top, allow_tf32=tf32),
+            shown=command.Shown(form="json" if as_json else "csv" if as_csv else "table", choice=choice,
+                                ranked=sort is not None, trace=trace),
+        )  # fmt: skip
 
     return call
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import sys
 from typing import Any, TextIO
 
@@ -50,6 +51,12 @@ def note(value: str) -> None:
     """Write a line to stderr: progress, faults. A stderr that is gone does not stop the work."""
     with contextlib.suppress(OSError, EnvironmentFault):
         _write(sys.stderr, value.rstrip("\n") + "\n")
+
+
+def terminal_width() -> int:
+    """The terminal's columns; 0, without limit, where stdout is none."""
+    on_terminal = sys.stdout is not None and sys.stdout.isatty()
+    return shutil.get_terminal_size().columns if on_terminal else 0
 
 
 def silence() -> None:

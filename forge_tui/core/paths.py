@@ -89,6 +89,12 @@ def workspace_for(model_path: str | None, chosen: str | None) -> Workspace:
     return Workspace(Path.cwd() / ".forge")
 
 
+def cache_root() -> Path:
+    """Where facts about the machine are kept for all workspaces: `$XDG_CACHE_HOME/forge-tui`."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(base) if base.startswith("/") else Path.home() / ".cache") / "forge-tui"
+
+
 def scratch_root() -> Path:
     """A folder for short-lived big files: shared memory where there is some, else the temporary folder."""
     shm = Path("/dev/shm")  # noqa: S108 - candidates' outputs pass through here, private folders are made below

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+import msgspec
+
 from forge_tui.core.records import Device, Record, Target
 
 HotspotKind = Literal["model", "phase", "module", "function", "torch"]
@@ -17,6 +19,28 @@ class KernelTime(Record, frozen=True, kw_only=True):
     name: str
     launches: int
     total_ms: float
+
+    @property
+    def short_name(self) -> str:
+        """See `short_kernel`."""
+        return short_kernel(self.name)
+
+
+def short_kernel(name: str) -> str:
+    """A C++ kernel's name without return type, argument list and the namespaces of PyTorch."""
+    text = name.removeprefix("void ")
+    depth = 0
+    for at, char in enumerate(text):
+        if char == "<":
+            depth += 1
+        elif char == ">" and text[at - 1 : at] != "-":
+            depth -= 1
+        elif char == "(" and depth <= 0 and at and not text.startswith("(anonymous namespace)", at):
+            text = text[:at].rstrip()  # the list of arguments
+            break
+    for noise in ("at::native::", "(anonymous namespace)::", "at::cuda::", "c10::"):
+        text = text.replace(noise, "")
+    return text or name
 
 
 class Hotspot(Record, frozen=True, kw_only=True):
@@ -97,6 +121,8 @@ class WhatIf(Record, frozen=True, kw_only=True):
     base_ms: float | None
     """The model as it is, in the same mode and interleaved."""
     failure: str = ""
+    calls: float = 0.0
+    """Calls that were replaced in one model call."""
 
     @property
     def gain_ms(self) -> float:
@@ -125,6 +151,8 @@ class Profile(Record, frozen=True, kw_only=True):
     baselines: tuple[Baseline, ...] = ()
     target_baselines: tuple[TargetBaselines, ...] = ()
     what_ifs: tuple[WhatIf, ...] = ()
+    sources: dict[str, str] = msgspec.field(default_factory=dict)
+    """Files that the model was built from, with the state of each: the profile is of this state."""
 
     @property
     def idle_share(self) -> float:

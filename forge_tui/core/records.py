@@ -61,8 +61,8 @@ class HfOptions(Record, frozen=True, kw_only=True):
     """How a Hugging Face configuration becomes a model with inputs."""
 
     batch: int = 1
-    length: int = 1024
-    """Tokens of a text input; pixels of an image's side for models of images are taken from the configuration."""
+    length: int | None = None
+    """Tokens of a text; None is 1024, or fewer where the model has fewer positions."""
     layers: int | None = None
     """Most layers (blocks) of each stack, or None for all."""
     attention: str = ""
@@ -231,7 +231,7 @@ class Ceilings(Record, frozen=True, kw_only=True):
     matmul_tflops: dict[str, float]
     """Matrix rate by dtype name."""
     launch_us: float
-    """Time of a smallest kernel launch (CUDA) or of a smallest operator call (CPU)."""
+    """Device time of a smallest kernel (CUDA), or time of a smallest operator call (CPU)."""
     cached_copy_gbps: float = 0.0
     """CPU: copy bandwidth of what fits the last-level cache; 0 where not measured (CUDA is timed with a cold L2)."""
     cache_bytes: int = 0
@@ -282,6 +282,8 @@ class DynamicDim(Record, frozen=True, kw_only=True):
     """Sizes seen, ascending."""
     places: tuple[tuple[str, int], ...]
     """(name of an input or output, dimension) wherever it stands in the signature."""
+    scalars: tuple[str, ...] = ()
+    """Names of the integer scalars that repeat it."""
 
 
 class Target(Record, frozen=True, kw_only=True):
@@ -326,6 +328,8 @@ class Target(Record, frozen=True, kw_only=True):
     """Equal for signatures of one callable that differ in sizes alone."""
     dynamic: tuple[DynamicDim, ...] = ()
     """What differs within the family."""
+    variant: str = ""
+    """Equal for modules whose attributes differ in numbers alone: a sibling has the same one."""
 
     @property
     def floor_share(self) -> float:
@@ -465,51 +469,6 @@ class Node(Record, frozen=True, kw_only=True):
     """For a repair: the failed node it mends; it hangs under that node's own parent."""
 
 
-class TargetResult(Record, frozen=True, kw_only=True):
-    """One line of the final report."""
-
-    name: str
-    signature: str
-    calls: int
-    share: float
-    headroom_ms: float
-    verdict: Verdict | None
-    baseline_us: float | None
-    best_us: float | None
-    speedup: float | None
-    speedup_ci: tuple[float, float] | None
-    evaluations: int
-    deployed: bool
-    why_not: str = ""
-
-
-class RunReport(Record, frozen=True, kw_only=True):
-    """What `run --json` prints."""
-
-    session: str
-    model: str
-    device: str
-    under: Under
-    baseline_ms: float | None
-    deployed_ms: float | None
-    speedup: float | None
-    speedup_ci: tuple[float, float] | None
-    speedup_vs_eager: float | None
-    speedup_vs_best: float | None
-    baselines_ms: dict[str, float]
-    """Whole model by baseline name; `eager` is always there once measured."""
-    baseline_failures: dict[str, str]
-    max_abs_error: float | None
-    targets: tuple[TargetResult, ...]
-    evaluations: int
-    cost_usd: float
-    cost_is_lower_bound: bool
-    stop_reason: str
-    state: str
-    elapsed_s: float
-    warnings: tuple[str, ...] = ()
-
-
 class StartKernel(Record, frozen=True, kw_only=True):
     """A person's own kernel that seeds a tree (`run --start`)."""
 
@@ -542,6 +501,8 @@ class RunOptions(Record, frozen=True, kw_only=True):
     api_base: str | None = None
     compile_baseline: bool = True
     """Whether `torch.compile` of the whole model is measured beside eager."""
+    capture_bytes: int = 2 << 30
+    """Most bytes of captured inputs of all targets together."""
     compile_timeout_s: float = 60.0
     evaluate_timeout_s: float = 60.0
 

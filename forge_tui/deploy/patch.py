@@ -1,13 +1,13 @@
 """Kernels put into a model, and taken out again without a trace.
 
 - Modules: the instance's `forward` attribute.
-- Functions: every namespace in `sys.modules` that holds the very object, static methods of the model's classes, and
-  attributes of the model's modules.
+- Functions: every namespace in `sys.modules` and every table that holds the very object, static methods of the model's
+  classes, and attributes of the model's modules.
 - Functions of torch: the same, but only `torch.nn.functional` and the modules that the model is written in; active only
   while the model's forward runs in the calling thread.
 
-Not reached are references in containers (a table of activations), closures, default arguments, `functools.partial`,
-methods that take `self`, and modules taken apart without their forward.
+Not reached are references in lists and tuples, closures, default arguments, `functools.partial`, methods that take
+`self`, and modules taken apart without their forward.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from forge_tui.deploy.dispatch import (
 from forge_tui.deploy.frozen import unwrapped
 from forge_tui.deploy.guard import GuardedKernel, Launchable
 from forge_tui.models.callables import find_function
+from forge_tui.models.places import Place, places_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ class _Site:
     """One attribute that is replaced. `holder` is a dictionary, or a class (whose dictionary is read-only)."""
 
     holder: Any
-    name: str
+    name: Any
     replacement: Any
     before: Any = MISSING
 
@@ -125,8 +126,9 @@ class Patch:
     def undo(self) -> None:
         """Take the kernels out for good: references that were imported meanwhile are restored, memory is freed."""
         self.suspend()
-        for namespace, name, value in _holders({id(w): w for w, _ in self._wrappers.values()}):
-            namespace[name] = self._wrappers[id(value)][1]
+        for key, places in places_of(wrapper for wrapper, _ in self._wrappers.values()).items():
+            for place in places:
+                place.holder[place.key] = self._wrappers[key][1]
         for guards in self._guards.values():
             for guard in guards:
                 guard.release()
@@ -185,22 +187,28 @@ class Patch:
         for item in items:
             function = unwrapped(find_function(item.target.qualname))
             by_function.setdefault(id(function), (function, []))[1].append(item)
+        places = places_of(f for f, here in by_function.values() if here[0].target.kind != "torch")
         for function, here in by_function.values():
             torch_kind = here[0].target.kind == "torch"
             dispatch = Dispatch([self._guard(item, function) for item in here])
             scope = self._scope if torch_kind else None
             wrapper = function_wrapper(function, here[0].target.qualname, dispatch, scope, self._switch)
             self._wrappers[id(wrapper)] = (wrapper, function)
-            for namespace, name, _ in _holders({id(function): function}, self._torch_names() if torch_kind else None):
-                self._sites.append(_Site(namespace, name, wrapper))
+            for place in self._namespaces(function) if torch_kind else places[id(function)]:
+                self._sites.append(_Site(place.holder, place.key, wrapper))
             for cls, name in self._static_methods(function):
                 self._sites.append(_Site(cls, name, staticmethod(wrapper)))
             for module in self._root.modules():
                 for name in [name for name, value in vars(module).items() if value is function]:
                     self._sites.append(_Site(vars(module), name, wrapper))
 
-    def _torch_names(self) -> set[str]:
-        return {"torch.nn.functional"} | {n for n in self._own if n.partition(".")[0] != "torch"}
+    def _namespaces(self, function: Callable[..., Any]) -> Iterator[Place]:
+        """Where a function of torch is looked up by the model's own code."""
+        names = {"torch.nn.functional"} | {n for n in self._own if n.partition(".")[0] != "torch"}
+        for key, module in list(sys.modules.items()):
+            if key in names and isinstance(module, ModuleType):
+                space = vars(module)
+                yield from (Place(space, name) for name, value in list(space.items()) if value is function)
 
     def _static_methods(self, function: Callable[..., Any]) -> Iterator[tuple[type, str]]:
         classes = {cls for module in self._root.modules() for cls in type(module).__mro__}
@@ -212,16 +220,3 @@ class Patch:
             for name, value in vars(cls).items():
                 if isinstance(value, staticmethod) and value.__func__ is function:
                     yield cls, name
-
-
-def _holders(
-    objects: dict[int, Any], modules: set[str] | None = None
-) -> list[tuple[dict[str, Any], str, Any]]:
-    """(namespace, name, object) wherever a Python module's namespace holds one of the objects itself."""
-    found: list[tuple[dict[str, Any], str, Any]] = []
-    for key, module in list(sys.modules.items()):
-        if not isinstance(module, ModuleType) or (modules is not None and key not in modules):
-            continue
-        namespace = vars(module)
-        found += [(namespace, name, value) for name, value in list(namespace.items()) if id(value) in objects]
-    return found

@@ -98,23 +98,18 @@ def _session(store: Store, workspace: Workspace, request: dict[str, Any]) -> Ses
     resumable(session, bool(wider))
     spec = session.options.model
     if spec.content_hash:
-        from forge_tui.models.spec import parse_model
+        from forge_tui.models.spec import content_hash
 
-        if parse_model(spec.text if spec.text.startswith("example:") else _located(session), spec.dtype).content_hash \
-                != spec.content_hash:  # fmt: skip
+        if content_hash(spec) != spec.content_hash:
+            what = f"The model file {spec.path} has" if not (spec.inputs or spec.vary) else (
+                f"The model file {spec.path} or its file of inputs has")  # fmt: skip
             raise UsageError(
-                f"The model file {spec.path} has changed since session {session.id} began; its kernels may not fit.",
+                f"{what} changed since session {session.id} began; its kernels may not fit.",
                 "Start a new session with forge-tui run, or put the file back.",
             )
     if wider:
         session = msgspec.structs.replace(session, options=msgspec.structs.replace(session.options, **wider))
     return session
-
-
-def _located(session: SessionInfo) -> str:
-    """The model's text with its absolute path: the engine may have been started from another folder."""
-    spec = session.options.model
-    return f"{spec.path}:{spec.factory}" if spec.factory else spec.path
 
 
 def _tell(fd: int, message: dict[str, Any]) -> None:

@@ -2,48 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import importlib.metadata
-import json
-import os
 from collections.abc import Iterator
-from pathlib import Path
 
-import msgspec
-
-from forge_tui import __version__
 from forge_tui.core.errors import UsageError
 from forge_tui.core.paths import Workspace
 from forge_tui.core.profiles import Profile
 from forge_tui.core.records import Evaluation, RunOptions, Target, Verdict
 from forge_tui.engine.pipeline import Pipeline
+from forge_tui.engine.profiles import profile_cached
 from forge_tui.engine.quiet import Quiet
 from forge_tui.engine.rooms import Rooms
-from forge_tui.store import codec
-
-
-async def profile_cached(rooms: Rooms, options: RunOptions, workspace: Workspace, *, fresh: bool = False) -> Profile:
-    """The model's profile, kept in the workspace while model file, options, torch and this tool are the same."""
-    workspace.prepare()
-    path = workspace.artifacts / "profiles" / f"{_profile_key(options)}.json"
-    if not fresh:
-        with contextlib.suppress(OSError, msgspec.DecodeError):
-            saved = codec.load(path.read_text(), Profile)
-            if all((workspace.captures / Path(t.capture).name).exists() for t in saved.targets if t.capture):
-                return saved
-    profile = await rooms.profile()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(f".{os.getpid()}.tmp")
-    temporary.write_text(codec.dump(profile))
-    temporary.replace(path)
-    return profile
-
-
-def _profile_key(options: RunOptions) -> str:
-    what = [msgspec.to_builtins(options.model), options.device, options.threads, options.seed, __version__,
-            importlib.metadata.version("torch"), os.environ.get("CUDA_VISIBLE_DEVICES", "")]  # fmt: skip
-    return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:24]
 
 
 def pick_target(profile: Profile, name: str | None) -> Target:

@@ -24,6 +24,7 @@ from forge_tui.core.records import (
     Verdict,
     Winner,
 )
+from forge_tui.engine import profiles
 from forge_tui.engine.pipeline import Pipeline
 from forge_tui.engine.quiet import Quiet
 from forge_tui.engine.rooms import Rooms
@@ -131,7 +132,11 @@ class Engine:
                     "Start a new session here with forge-tui run.",
                 )
         self._set_state("profiling")
-        profile = await self._rooms.profile()
+        place = self._store.workspace
+        kept = profiles.find(self._options, place)
+        if kept is not None:
+            self._log("info", "The saved profile still holds and is used; forge-tui profile --fresh renews it.")
+        profile = kept or profiles.keep(await self._rooms.profile(), self._options, place)
         self._store.save_device(self._id, profile.device)
         self._store.save_profile(self._id, profile)
         for text in profile.warnings:

@@ -86,7 +86,30 @@ class WorkerRooms:
 
         return await client.profile(
             self._spec, self.options.device, self.workspace, threads=self.options.threads, seed=self.options.seed,
-            log=self._logs / "profiler.log", timeout_s=900,
+            log=self._logs / "profiler.log", timeout_s=900, capture_bytes=self.options.capture_bytes,
+        )  # fmt: skip
+
+    async def baselines(
+        self, profile: Profile, target_ids: Sequence[str], *, allow_tf32: bool, on_progress: Callable[[str], None]
+    ) -> Profile:
+        """The profile with the baselines of the model and of these targets."""
+        from forge_tui.profiler import extras
+
+        return await extras.baselines(
+            self._spec, profile, self.workspace, device_name=self.options.device, threads=self.options.threads,
+            seed=self.options.seed, log=self._logs / "baselines.log", target_ids=target_ids, allow_tf32=allow_tf32,
+            on_progress=on_progress,
+        )  # fmt: skip
+
+    async def what_if(
+        self, profile: Profile, target_ids: Sequence[str], *, on_progress: Callable[[str], None]
+    ) -> Profile:
+        """The profile with what the model gains where these targets cost their floor, alone and together."""
+        from forge_tui.profiler import extras
+
+        return await extras.what_if(
+            self._spec, profile, self.workspace, device_name=self.options.device, threads=self.options.threads,
+            seed=self.options.seed, log=self._logs / "what-if.log", target_ids=target_ids, on_progress=on_progress,
         )  # fmt: skip
 
     def compiler(self, device: Device) -> Compiler:

@@ -16,7 +16,7 @@ from torch import Tensor
 from forge_tui.core.errors import StoreError
 from forge_tui.core.records import ModelSpec, Signature, Target
 from forge_tui.evaluator.inputs import generate
-from forge_tui.evaluator.sets import InputSet, Kind
+from forge_tui.evaluator.sets import MOST_CALLS, InputSet, Kind
 from forge_tui.models import capture
 from forge_tui.models.load import LoadedModel, load_model
 from forge_tui.models.resolve import caller
@@ -113,7 +113,7 @@ class Targets:
 
         Raises:
             ModelError: the model cannot be built, or lacks the callable.
-            StoreError: the captured inputs are gone.
+            StoreError: the captured inputs are gone, or the model holds other weights than it did.
         """
         target = msgspec.convert(message["target"], Target)
         found = self._open.get(target.id)
@@ -125,7 +125,7 @@ class Targets:
         count = capture.count(folder) if target.capture else 0
         if not count:
             raise StoreError(f"No inputs of {target.name} were captured.", "Profile again.")
-        captured = [capture.load(folder, i, self.device) for i in range(min(count, 3))]
+        captured = [capture.load(folder, i, self.device, loaded) for i in range(min(count, MOST_CALLS))]
         found = OpenTarget(target, caller(target, loaded), captured, Cache(self.cache_bytes, tensors_bytes))
         self._open[target.id] = found
         while len(self._open) > _KEPT_TARGETS:
@@ -139,5 +139,6 @@ class Targets:
 
 
 def tensors_bytes(tensors: Sequence[Tensor]) -> int:
-    """Memory of some tensors, each counted by its elements."""
-    return sum(t.untyped_storage().nbytes() for t in tensors)
+    """Memory of some tensors; what they share counts once."""
+    storages = {t.untyped_storage()._cdata: t.untyped_storage() for t in tensors}  # noqa: SLF001 - its identity
+    return sum(storage.nbytes() for storage in storages.values())

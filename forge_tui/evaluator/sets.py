@@ -7,6 +7,8 @@ from enum import StrEnum
 
 from forge_tui.core.records import Record
 
+#: captured calls that are used
+MOST_CALLS = 4
 #: runs of the first set beyond the first: other poison, other pointers, twice more for races
 EXTRA_RUNS = 4
 
@@ -69,8 +71,8 @@ def draw(*parts: object) -> int:
 
 
 def standard(calls: int, seed: int) -> list[InputSet]:
-    """The sets that every candidate of a target meets: captured calls (at most three) and the adversarial ones."""
-    captured = [InputSet(kind=Kind.CAPTURED, call=i) for i in range(min(calls, 3))]
+    """The sets that every candidate of a target meets: captured calls, at most `MOST_CALLS`, and adversarial ones."""
+    captured = [InputSet(kind=Kind.CAPTURED, call=i) for i in range(min(calls, MOST_CALLS))]
     return captured + [InputSet(kind=kind, call=0, seed=draw(seed, kind.value)) for kind in ADVERSARIAL]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -47,11 +48,25 @@ def read_scalar(module: nn.Module, path: str) -> Any:
     return value
 
 
-def fingerprint(module: nn.Module) -> str:
-    """Equal for modules of the same classes whose attributes are the same, tensors' values aside."""
+def variant(module: nn.Module | None) -> str:
+    """Equal for modules that differ in numbers and tensors alone, which a signature holds; empty for functions."""
+    if module is None:
+        return ""
+    return hashlib.sha256(fingerprint(module, numbers=False).encode()).hexdigest()[:16]
+
+
+def fingerprint(module: nn.Module, *, numbers: bool = True) -> str:
+    """Equal for modules of the same classes whose attributes are the same, tensors' values aside.
+
+    Without `numbers` those that `module_scalars` gives are left out.
+    """
+    given = set() if numbers else {path for path, _ in module_scalars(module)}
     parts = [f"{path}:{type(child).__module__}.{type(child).__qualname__}" for path, child in module.named_modules()]
     for _, path, value in attributes(module):
         items = value if isinstance(value, (tuple, list)) else (value,)
+        if path in given or f"{path}.0" in given:
+            items = [None if type(item) in (bool, int, float) else item for item in items]
+            value = (type(value).__qualname__, items)
         if all(item is None or isinstance(item, (bool, int, float, str, torch.dtype)) for item in items):
             parts.append(f"{path}={value!r}")
         elif callable(value):

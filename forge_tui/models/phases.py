@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import nn
@@ -13,6 +13,19 @@ from torch.utils import _pytree as pytree
 from forge_tui.core.errors import ModelError, UsageError
 
 Workload = Callable[[nn.Module], Any]
+
+
+@runtime_checkable
+class Movable(Protocol):
+    """A workload that holds tensors of its own."""
+
+    def __call__(self, module: nn.Module) -> Any:
+        """Make the call."""
+
+    def moved(self, device: torch.device, dtype: torch.dtype | None) -> Workload:
+        """The same with its tensors on the device; floating ones in the dtype."""
+
+
 _FIELDS = {"args", "kwargs", "workload", "weight"}
 
 
@@ -37,7 +50,11 @@ class Phase:
 
     def moved(self, device: torch.device, dtype: torch.dtype | None) -> Phase:
         """The phase with its tensors on the device; floating ones in the dtype."""
-        return replace(self, args=move(self.args, device, dtype), kwargs=move(self.kwargs, device, dtype))
+        workload = self.workload
+        if isinstance(workload, Movable):
+            workload = workload.moved(device, dtype)
+        return replace(self, args=move(self.args, device, dtype), kwargs=move(self.kwargs, device, dtype),
+                       workload=workload)  # fmt: skip
 
 
 def move(tree: Any, device: torch.device, dtype: torch.dtype | None) -> Any:

@@ -79,16 +79,37 @@ def caller(
 def module_slots(module: nn.Module, path: str) -> list[Slot]:
     """Every place in the module that holds the tensor of this qualified name (several if tied).
 
+    A tensor that a module makes at its first call is not there in a model that was not run yet: its place is.
+
     Raises:
-        ModelError: the module has no such tensor.
+        ModelError: the module has no such place.
     """
     named = {name: tensor for _, name, tensor in module_tensors(module)}
     tensor = named.get(path)
     if tensor is None:
-        raise ModelError(f"{type(module).__name__} has no tensor {path}.", "Profile the model again.")
+        return [_empty_slot(module, path)]
     slots: list[Slot] = []
     for child in module.modules():
         # the module's own dictionaries: a parameter may be swapped for a plain tensor only there
         for holder in (child._parameters, child._buffers, vars(child)):  # noqa: SLF001
             slots += [item_slot(holder, name) for name, value in holder.items() if value is tensor]
     return slots
+
+
+def _empty_slot(module: nn.Module, path: str) -> Slot:
+    """The place of a tensor that is not made yet; empty again behind the call."""
+    prefix, _, name = path.rpartition(".")
+    child = dict(module.named_modules()).get(prefix)
+    if child is None or isinstance(child._modules.get(name), nn.Module):  # noqa: SLF001
+        raise ModelError(f"{type(module).__name__} has no tensor {path}.", "Profile the model again.")
+    registered = (child._parameters, child._buffers)  # noqa: SLF001
+    holder: Any = next((held for held in registered if name in held), vars(child))
+    absent = object()
+
+    def write(value: Any) -> None:
+        if value is absent:
+            holder.pop(name, None)
+        else:
+            holder[name] = value
+
+    return (lambda: holder.get(name, absent)), write

@@ -27,20 +27,28 @@ def to_flat(tensor: Tensor) -> Tensor:
     """A contiguous copy (1-D) of what the tensor holds, from which `from_flat` makes it again."""
     tensor = tensor.detach()
     shape, strides = tuple(tensor.shape), tuple(tensor.stride())
-    if _without_gaps(shape, strides):
+    if without_gaps(shape, strides):
         return tensor.as_strided((span(shape, strides),), (1,)).clone()
     return _narrow(tensor).reshape(-1).clone()
 
 
 def from_flat(flat: Tensor, shape: Sequence[int], strides: Sequence[int]) -> Tensor:
     """The tensor with this shape and these strides on storage of its own; gaps are zero."""
-    if _without_gaps(shape, strides):
+    if without_gaps(shape, strides):
         return flat.as_strided(tuple(shape), tuple(strides))
     room = torch.zeros(span(shape, strides), dtype=flat.dtype, device=flat.device)
     tensor = room.as_strided(tuple(shape), tuple(strides))
+    fill(tensor, flat)
+    return tensor
+
+
+def fill(tensor: Tensor, flat: Tensor) -> None:
+    """Write what `to_flat` gave into a tensor of the same shape and strides, each place once; gaps stay."""
+    if without_gaps(tensor.shape, tensor.stride()):
+        tensor.as_strided((span(tensor.shape, tensor.stride()),), (1,)).copy_(flat)
+        return
     kept = _narrow(tensor)
     kept.copy_(flat.view(kept.shape))
-    return tensor
 
 
 def clone_strided(tensor: Tensor) -> Tensor:
@@ -48,7 +56,7 @@ def clone_strided(tensor: Tensor) -> Tensor:
     return from_flat(to_flat(tensor), tensor.shape, tensor.stride())
 
 
-def _without_gaps(shape: Sequence[int], strides: Sequence[int]) -> bool:
+def without_gaps(shape: Sequence[int], strides: Sequence[int]) -> bool:
     """Whether the span holds no more than the elements: then it is copied as one run."""
     return span(shape, strides) <= real_elements(shape, strides)
 

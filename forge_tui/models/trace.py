@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import operator
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -82,6 +83,7 @@ def _make_fx(call: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> torch.
     return module
 
 
+@functools.cache
 def _table() -> dict[Any, Any]:
     """Decompositions by overload; what this version of torch lacks is left out."""
     aten = torch.ops.aten

@@ -6,6 +6,7 @@ Leaves beside those that `Signature` names: `{"float": "inf"}` (and `-inf`, `nan
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -86,7 +87,15 @@ def plain_leaf(value: Any, path: str) -> Tree:
         return {"size": list(value)}
     if isinstance(value, slice):
         return {"slice": [plain_leaf(part, path) for part in (value.start, value.stop, value.step)]}
-    raise NotEligible(f"{path} is of type {type(value).__name__}")
+    kind = type(value)
+    what = ""
+    if isinstance(value, tuple) and hasattr(kind, "_fields"):
+        what = ", a named tuple"
+    elif dataclasses.is_dataclass(kind):
+        what = ", a dataclass"
+    elif isinstance(value, (tuple, list, dict)):
+        what = f", a kind of {next(k.__name__ for k in (tuple, list, dict) if isinstance(value, k))}"
+    raise NotEligible(f"{path} is of type {kind.__name__}{what}")
 
 
 def collect_outputs(tree: Tree, value: Any, found: list[Tensor | None]) -> None:

@@ -12,13 +12,16 @@ from forge_tui.core.paths import Workspace
 from forge_tui.core.profiles import Profile
 from forge_tui.core.records import Device, ModelSpec
 from forge_tui.processes.child import WorkerProcess
+from forge_tui.profiler.extras import baselines, what_if
+
+__all__ = ["baselines", "describe_device", "profile", "what_if"]
 
 _WORKER = "forge_tui.profiler.worker"
 
 
 async def profile(
     spec: ModelSpec, device_name: str, workspace: Workspace, *, threads: int = 0, seed: int = 0, log: Path,
-    timeout_s: float = 600.0, repeats: int = 7,
+    timeout_s: float = 600.0, repeats: int = 7, capture_bytes: int = 2 << 30,
 ) -> Profile:  # fmt: skip
     """Profile a model in a worker of its own; captured inputs go into the workspace.
 
@@ -30,6 +33,7 @@ async def profile(
     answer = await _ask(
         log, "profile", timeout_s, "Profiling", spec=msgspec.to_builtins(spec), device=device_name,
         artifacts=str(workspace.artifacts), seed=seed, threads=threads, repeats=repeats,
+        capture_bytes=capture_bytes,
     )  # fmt: skip
     return msgspec.convert(answer["profile"], Profile)
 

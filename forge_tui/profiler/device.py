@@ -8,11 +8,14 @@ import os
 import platform
 from pathlib import Path
 
+import msgspec
 import torch
 
+from forge_tui.core.paths import cache_root
 from forge_tui.core.records import Device
 from forge_tui.models.devices import resolve_device
 from forge_tui.profiler.ceilings import measure_ceilings
+from forge_tui.profiler.known import ceilings_of
 
 #: compute capabilities with an architecture-specific target (`sm_90` does not assemble `wgmma`)
 _SPECIFIC = {(9, 0), (10, 0), (10, 1), (10, 3), (11, 0), (12, 0), (12, 1)}
@@ -21,17 +24,23 @@ _CU_L2_BYTES = 38
 
 
 def describe(name: str, *, ceilings: bool = True) -> Device:
-    """The device of this name, with its measured ceilings.
+    """The device of this name, with its ceilings: measured, or known from earlier.
 
     Raises:
         UsageError: the name is malformed.
         EnvironmentFault: there is no such device.
     """
     device = resolve_device(name)
-    return _cuda(device, ceilings) if device.type == "cuda" else _cpu(device, ceilings)
+    found = _cuda(device) if device.type == "cuda" else _cpu()
+    if not ceilings:
+        return found
+    # another set of cores has other ceilings
+    identity = f"{found.identity}|{found.cores}"
+    known = ceilings_of(identity, cache_root() / "ceilings", lambda: measure_ceilings(device))
+    return msgspec.structs.replace(found, ceilings=known)
 
 
-def _cpu(device: torch.device, ceilings: bool) -> Device:
+def _cpu() -> Device:
     info = _cpuinfo(Path("/proc/cpuinfo"))
     flags = sorted((info.get("flags") or info.get("Features") or "").split())
     return Device(
@@ -41,7 +50,6 @@ def _cpu(device: torch.device, ceilings: bool) -> Device:
         cores=len(os.sched_getaffinity(0)),
         threads=torch.get_num_threads(),
         torch_version=str(torch.__version__),
-        ceilings=measure_ceilings(device) if ceilings else None,
     )
 
 
@@ -70,7 +78,7 @@ def _cpuinfo(path: Path) -> dict[str, str]:
     return found
 
 
-def _cuda(device: torch.device, ceilings: bool) -> Device:
+def _cuda(device: torch.device) -> Device:
     index = device.index or 0
     properties = torch.cuda.get_device_properties(index)
     capability = (properties.major, properties.minor)
@@ -88,7 +96,6 @@ def _cuda(device: torch.device, ceilings: bool) -> Device:
         torch_version=str(torch.__version__),
         runtime_version=torch.version.cuda or "",
         driver_version=_driver_version(),
-        ceilings=measure_ceilings(device) if ceilings else None,
     )
 
 

@@ -64,6 +64,6 @@ def floor_of(
     return Floor(floor_us=limits[bound], bound=bound, bytes_moved=moved, flops=sum(flops.values()))
 
 
-def headroom_ms(calls: int, time_us: float, floor_us: float) -> float:
+def headroom_ms(calls: float, time_us: float, floor_us: float) -> float:
     """What a perfect kernel would save in one model call; never below 0."""
     return max(0.0, calls * (time_us - floor_us) / 1e3)

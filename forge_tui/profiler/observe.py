@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,11 +24,15 @@ from forge_tui.models.calls import (
     describe_call,
     describe_result,
 )
+from forge_tui.models.effects import Before
+from forge_tui.models.held import version_of
 from forge_tui.models.load import LoadedModel
+from forge_tui.models.phases import Phase
 from forge_tui.profiler.calltree import Call
 from forge_tui.profiler.floor import real_bytes
+from forge_tui.profiler.opaque import is_unseen
 from forge_tui.profiler.passes import Recorder
-from forge_tui.profiler.sites import NOT_REPLACEABLE, Site, Sites, is_step
+from forge_tui.profiler.sites import Site, Sites, is_step
 from forge_tui.profiler.watch import Frame, Watch, storage_of
 
 
@@ -43,6 +48,9 @@ class Group:
     description: CallDescription | None = None
     result: ResultDescription | None = None
     calls: int = 0
+    """Over one call of every phase."""
+    phases: Counter[str] = field(default_factory=Counter)
+    """Calls in one call of each phase, by its name."""
     instances: dict[str, list[int]] = field(default_factory=dict)
     """Module path to the numbers of its calls within the group, in order; one empty path for functions."""
     aligns: list[int] = field(default_factory=list)
@@ -72,7 +80,7 @@ def group_key(site: Site, description: CallDescription) -> str:
     ]
     scalars = [(s.path, type(s.value).__name__, repr(s.value)) for s in description.scalars]
     state = fingerprint(site.module) if site.module is not None else ""
-    text = json.dumps([site.kind, site.qualname, inputs, scalars, description.call, state])
+    text = json.dumps([site.kind, site.qualname or site.name, inputs, scalars, description.call, state])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -84,8 +92,6 @@ def describe_site_call(
     Raises:
         NotEligible: with the reason.
     """
-    if not site.qualname:
-        raise NotEligible(NOT_REPLACEABLE)
     module = site.module
     if torch._C._functorch.maybe_current_level() is not None:  # noqa: SLF001 - tensors there have no memory of their own
         raise NotEligible("it runs inside a transform of torch.func")
@@ -124,24 +130,31 @@ class _Open:
     description: CallDescription | None
     reason: str
     versions: list[int]
+    before: Before | None
 
 
 class Observer:
     """The listener of the observing pass."""
 
     def __init__(self, loaded: LoadedModel) -> None:
-        self.recorder = Recorder()
         self.groups: dict[str, Group] = {}
+        self._loaded = loaded
+        self._begin(Phase())
+
+    def _begin(self, phase: Phase) -> None:
+        self.recorder = Recorder()
         self.group_of: dict[int, str] = {}
         self.reason_of: dict[int, str] = {}
-        self._loaded = loaded
+        """Why a call of the last phase has no group, by its position."""
+        self._phase = phase
         self._watch = Watch()
         self._open: dict[int, _Open] = {}
 
-    def run(self, sites: Sites) -> list[Call]:
-        """The calls of one model call with their groups."""
+    def run(self, phase: Phase, sites: Sites) -> list[Call]:
+        """The calls of one call of a phase with their groups."""
+        self._begin(phase)
         with self._watch, sites.heard(self):
-            self._loaded.run()
+            phase.run(self._loaded.module)
         calls, numbers = self.recorder.calls()
         for call, number in zip(calls, numbers, strict=True):
             call.group = self.group_of.get(number)
@@ -160,8 +173,9 @@ class Observer:
             reason = str(error)
         tensors = description.tensors if description else []
         frame = self._watch.open(tensors)
-        versions = [t._version for t in tensors]  # noqa: SLF001 - writes that bypass the schema show here
-        self._open[number] = _Open(site, frame, args, kwargs, description, reason, versions)
+        versions = [version_of(t) for t in tensors]
+        before = Before(site.fn, args, kwargs, site.module) if site.kind != "torch" else None
+        self._open[number] = _Open(site, frame, args, kwargs, description, reason, versions, before)
         return number
 
     def abandon(self, token: int) -> None:
@@ -174,16 +188,21 @@ class Observer:
         """Put the call into its group, or note why it has none."""
         self._watch.close()
         call = self._open.pop(token)
+        if is_unseen(call.site.reason):
+            self._watch.unseen((call.args, call.kwargs), result, f"it calls {call.site.name}, whose inside is not seen")
+        effect = call.before.effect() if call.before is not None else None
+        for frame in [call.frame, *(self._watch.frames if effect is not None and effect.wide else ())]:
+            frame.refuse(effect.reason if effect is not None else "")
         keep = is_step(call.site, result)
         self.recorder.pop(token, keep)
         if not keep:
             return
         if call.description is None:
-            self.reason_of[token] = call.reason
+            self.reason_of[token] = (call.site.kind != "torch" and call.site.reason) or call.reason
             return
         description, reason = self._with_foreign(call, call.description)
         reason = reason or call.frame.reason
-        if any(t._version != v for t, v in zip(call.description.tensors, call.versions, strict=True)):  # noqa: SLF001
+        if any(version_of(t) != v for t, v in zip(call.description.tensors, call.versions, strict=True)):
             reason = reason or "it writes into one of its inputs"
         found: ResultDescription | None = None
         try:
@@ -218,6 +237,7 @@ class Observer:
         group = self.groups.get(key)
         if group is None:
             group = self.groups[key] = Group(key, call.site, len(self.groups), description=description, result=found)
+            group.reason = call.site.reason
             group.flops, group.matrix_calls = dict(call.frame.flops), call.frame.matrix_calls
             group.read_bytes = _read_bytes(description, call.frame)
             group.aligns = [item.align for item in description.inputs]
@@ -229,6 +249,7 @@ class Observer:
         group.aligns = [min(a, alignment(t)) for a, t in zip(group.aligns, description.tensors, strict=True)]
         group.instances.setdefault(call.site.path, []).append(group.calls)
         group.calls += 1
+        group.phases[self._phase.name] += 1
         # the tensors of the first description are not kept: they would hold the model's memory
         if group.description is description:
             group.description = CallDescription(description.inputs, description.scalars, description.call, [])

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import torch
 
 from forge_tui.models.load import LoadedModel
+from forge_tui.models.phases import Phase
 from forge_tui.profiler.calltree import Call
 from forge_tui.profiler.sites import Site, Sites, is_step
 
@@ -76,18 +77,25 @@ def clock_for(device: torch.device) -> Clock:
     return CudaClock(device) if device.type == "cuda" else CpuClock()
 
 
-def time_model(run: Callable[[], Any], clock: Clock, *, repeats: int, limit_s: float = 20.0) -> float:
-    """Median time of one model call in milliseconds: two to warm up, then `repeats`, fewer past the limit."""
+def time_model(
+    run: Callable[[], Any], clock: Clock, *, repeats: int, limit_s: float = 20.0,
+    settle: Callable[[], None] | None = None,
+) -> float:  # fmt: skip
+    """Median time of one model call in milliseconds: two to warm up, then `repeats`, fewer past the limit.
+
+    `settle` waits for the device between the calls where the clock itself does not look at it.
+    """
+    settle = settle or clock.settle
     for _ in range(2):
         run()
-    clock.settle()
+    settle()
     end_at = time.perf_counter() + limit_s
     samples: list[float] = []
     for _ in range(max(1, repeats)):
         start = clock.mark()
         run()
         end = clock.mark()
-        clock.settle()
+        settle()
         samples.append(clock.between_us(start, end) / 1e3)
         if time.perf_counter() > end_at:
             break
@@ -165,11 +173,11 @@ class TimingListener:
         """A call that raised is not kept."""
         self.recorder.pop(token, False)
 
-    def run(self, loaded: LoadedModel, sites: Sites) -> list[Call]:
-        """The calls of one model call with their times."""
+    def run(self, loaded: LoadedModel, phase: Phase, sites: Sites) -> list[Call]:
+        """The calls of one call of a phase with their times."""
         with sites.heard(self):
             self._starts[0] = self._clock.mark()
-            loaded.run()
+            phase.run(loaded.module)
             self._ends[0] = self._clock.mark()
         self._clock.settle()
         calls, numbers = self.recorder.calls()

@@ -10,7 +10,6 @@ from torch import Tensor
 from forge_tui.core.records import Target
 from forge_tui.models.load import LoadedModel
 from forge_tui.models.resolve import caller
-from forge_tui.models.strided import clone_strided
 from forge_tui.profiler.capturing import Captured
 
 #: largest difference over the largest value: the same code on the same values, perhaps another order of sums
@@ -19,8 +18,8 @@ _TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 2e-3, to
 
 def replay_fault(loaded: LoadedModel, target: Target, captured: Captured) -> str:
     """Why the call cannot be made again, or nothing if it gives the same outputs."""
-    tensors = [clone_strided(t.to(loaded.device)) for t in captured.calls[0]]
     try:
+        tensors = captured.tensors(0, loaded.device)
         outputs = caller(target, loaded, captured.instances[0] or None)(tensors)
     except Exception as error:  # noqa: BLE001 - the model's own code, called outside of the model
         return f"called on its own it raises {type(error).__name__}: {' '.join(str(error).split())[:200]}"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -16,6 +17,7 @@ from torch.utils.flop_counter import flop_registry
 
 from forge_tui.models.strided import real_elements
 from forge_tui.models.trees import dtype_name
+from forge_tui.profiler.launches import hear_triton
 
 _LIFT = {torch.ops.aten.lift_fresh.default, torch.ops.aten.lift_fresh_copy.default}
 _GATHER = {torch.ops.aten.embedding, torch.ops.aten.index, torch.ops.aten.index_select, torch.ops.aten.gather,
@@ -53,11 +55,15 @@ def storage_of(tensor: Tensor) -> int:
 class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Follows every operation for all open frames."""
 
+    #: `cond`, `flex_attention`: they would raise under a mode that does not say so
+    supports_higher_order_operators = True
+
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.frames: list[Frame] = []
         self._born: dict[int, int] = {}
         self._count = itertools.count(1)
+        self._hearing = contextlib.ExitStack()
         self.now = 0
 
     def open(self, tensors: Sequence[Tensor]) -> Frame:
@@ -78,13 +84,20 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return self._run(func, args, kwargs or {})
 
     def _run(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        if isinstance(func, torch._ops.HigherOrderOperator):  # noqa: SLF001
+            result = func(*args, **kwargs)
+            self.unseen((args, kwargs), result, f"it calls {func.__name__}, whose inside is not seen")
+            return result
         self.now = next(self._count)
-        read = [t for t in pytree.tree_leaves((args, kwargs)) if _plain(t)]
+        leaves = pytree.tree_leaves((args, kwargs))
+        read = [t for t in leaves if _plain(t)]
         known = {storage_of(t) for t in read}
         if func in _LIFT:  # torch.tensor(...): its storage is made outside the dispatcher
             for storage in known:
                 self._born[storage] = self.now
         if self.frames:
+            if any(isinstance(leaf, torch.ScriptObject) for leaf in leaves):
+                self._refuse_all("it reads a packed object of torch, whose content a kernel cannot see")
             self._reads(read)
             self._writes(func, args, kwargs)
             self._data(func)
@@ -95,13 +108,46 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if random and not _equal(before, _random_states(read)):
             for frame in self.frames:
                 frame.refuse("it draws random numbers")
-        for t in pytree.tree_leaves(result):
-            if _plain(t) and storage_of(t) not in known:
-                self._born[storage_of(t)] = self.now
+        self._born_in(result, known)
         if self.frames:
             self._touches(func, args, kwargs, result)
             self._work(func, args, kwargs, result)
         return result
+
+    def unseen(self, given: Any, result: Any, reason: str) -> None:
+        """A call ran without being watched: what it was given was read, and its result is new."""
+        self.now = next(self._count)
+        read = [t for t in pytree.tree_leaves(given) if _plain(t)]
+        self._read_whole(read)
+        self._born_in(result, {storage_of(t) for t in read})
+        self._refuse_all(reason)
+
+    def _read_whole(self, tensors: Sequence[Tensor]) -> None:
+        self._reads(tensors)
+        for tensor in tensors:
+            for frame in self.frames:
+                if (storage := storage_of(tensor)) in frame.storages:
+                    frame.touched[storage] += _real_bytes(tensor)
+
+    def _launched(self, given: Any) -> None:
+        """A Triton kernel is launched, which the dispatcher does not see."""
+        self.now = next(self._count)
+        self._read_whole([t for t in pytree.tree_leaves(given) if _plain(t)])
+
+    def __enter__(self) -> Self:
+        self._hearing.enter_context(hear_triton(self._launched))
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        self._hearing.close()
+
+    def _born_in(self, result: Any, known: set[int]) -> None:
+        """Note the new storages of a result."""
+        for t in pytree.tree_leaves(result):
+            if _plain(t) and storage_of(t) not in known:
+                self._born[storage_of(t)] = self.now
 
     def _touches(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
         returns = func._schema.returns  # noqa: SLF001

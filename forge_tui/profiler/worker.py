@@ -11,7 +11,9 @@ import torch
 
 from forge_tui.core.records import ModelSpec
 from forge_tui.models.load import load_model
+from forge_tui.models.sources import files_read, sources_of
 from forge_tui.processes.wire import fds_from_argv, serve
+from forge_tui.profiler.bench import Bench
 from forge_tui.profiler.device import describe
 from forge_tui.profiler.profile import profile_model
 
@@ -26,10 +28,15 @@ def profile(message: dict[str, Any]) -> dict[str, Any]:
     """Answer `profile`: the Profile record."""
     _use_threads(message)
     spec = msgspec.convert(message["spec"], ModelSpec)
-    loaded = load_model(spec, message["device"], message.get("seed", 0))
+    before = set(sys.modules)
+    with files_read() as opened:
+        loaded = load_model(spec, message["device"], message.get("seed", 0))
     device = describe(message["device"])
-    found = profile_model(loaded, device, Path(message["artifacts"]), repeats=message.get("repeats", 7))
-    return {"profile": msgspec.to_builtins(found)}
+    more = {"capture_bytes": message["capture_bytes"]} if "capture_bytes" in message else {}
+    found = profile_model(loaded, device, Path(message["artifacts"]), repeats=message.get("repeats", 7), **more)
+    inputs = {path for path in (spec.path, spec.inputs) if path}  # some are read without Python
+    sources = sources_of(opened | inputs, set(sys.modules) - before | set(loaded.own_modules))
+    return {"profile": msgspec.to_builtins(msgspec.structs.replace(found, sources=sources))}
 
 
 def _use_threads(message: dict[str, Any]) -> None:
@@ -38,4 +45,5 @@ def _use_threads(message: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    serve({"describe_device": describe_device, "profile": profile}, *fds_from_argv(sys.argv))
+    handlers = {"describe_device": describe_device, "profile": profile, **Bench().handlers()}
+    serve(handlers, *fds_from_argv(sys.argv))

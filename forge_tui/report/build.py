@@ -17,12 +17,11 @@ from forge_tui.core.records import (
     LlmCall,
     Node,
     Record,
-    RunReport,
     SessionInfo,
     Target,
-    TargetResult,
     Verdict,
 )
+from forge_tui.core.reports import RunReport, TargetResult, summary
 from forge_tui.store.reader import Reader
 from forge_tui.targets.select import choose
 
@@ -154,6 +153,7 @@ def _report(
         evaluations=session.evaluations, cost_usd=session.cost_usd, cost_is_lower_bound=session.unpriced_calls > 0,
         stop_reason=session.stop_reason, state=session.state, elapsed_s=session.elapsed_s,
         warnings=tuple(dict.fromkeys([*(profile.warnings if profile else ()), *warnings])),
+        profile=summary(profile) if profile else None,
     )  # fmt: skip
 
 

@@ -24,6 +24,11 @@ def time_ms(ms: float | None) -> str:
     return f"{ms:.3f} ms" if ms < 9.9995 else f"{ms:.1f} ms" if ms < 9999.5 else f"{ms / 1e3:.1f} s"
 
 
+def span(ms: float | None) -> str:
+    """Milliseconds in a fitting unit: `3.4 us`, `1.234 ms`."""
+    return time_us(1e3 * ms) if ms is not None and abs(ms) < 0.99995 else time_ms(ms)
+
+
 def times(value: float | None, digits: int = 2) -> str:
     """A speedup: `1.25x`. Whole models get three digits, as a percent there is a lot."""
     return "-" if value is None else f"{value:.{digits}f}x" if value < 99.995 else f"{value:.0f}x"
@@ -50,6 +55,16 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
-def count(number: int, noun: str) -> str:
-    """`1 evaluation`, `2 evaluations`."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+def count(number: int, noun: str, several: str = "") -> str:
+    """`1 evaluation`, `2 evaluations`; `several` where an s does not make the plural."""
+    return f"{number} {noun if number == 1 else several or noun + 's'}"
+
+
+def percent(share: float) -> str:
+    """A share from 0 to 1 as `12.3%`."""
+    return f"{100 * share:.1f}%"
+
+
+def number(value: float) -> str:
+    """A weight: `1`, `128`, `0.5`."""
+    return f"{value:g}"

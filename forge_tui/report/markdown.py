@@ -6,9 +6,11 @@ import re
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
-from forge_tui.core.records import Device, Node, RunReport, TargetResult
+from forge_tui.core.records import Device, Node
+from forge_tui.core.reports import RunReport, TargetResult
 from forge_tui.report.build import Details
-from forge_tui.report.format import count, duration, interval, money, one_line, time_ms, time_us, times
+from forge_tui.report.format import count, duration, interval, money, one_line, percent, time_ms, time_us, times
+from forge_tui.report.profile import profile_tables
 
 
 def render(report: RunReport, details: Details) -> str:
@@ -17,6 +19,7 @@ def render(report: RunReport, details: Details) -> str:
         [f"# {_text(report.model)} on {_text(report.device)}: {_headline(report)}"],
         _summary(report, details),
         _machine(details),
+        _profile(report),
         _baselines(report),
         _targets(report),
         _decisions(report, details),
@@ -74,6 +77,25 @@ def _device_rows(device: Device) -> list[tuple[str, str]]:
         rates = ", ".join(f"{rate:.3g} TFLOP/s {name}" for name, rate in sorted(device.ceilings.matmul_tflops.items()))
         rows += [("copy bandwidth", f"{device.ceilings.copy_gbps:.4g} GB/s"), ("matrix rate", rates or "-")]
     return [(name, value) for name, value in rows if value]
+
+
+def _profile(report: RunReport) -> list[str]:
+    found = report.profile
+    cuda = report.device.startswith("cuda")
+    parts = profile_tables(found, cuda=cuda)
+    if found is None or not (parts or found.launches):
+        return []
+    lines = ["## Profile"]
+    if found.launches:
+        lines += ["", *_table(("what", "value"), [
+            ("a model call", time_ms(found.model_ms)), ("of it the GPU is busy", time_ms(found.busy_ms)),
+            ("idle", percent(found.idle_share)), ("launches", str(found.launches)),
+            ("time while profiled", times(found.overhead)), ("agreement of two passes", percent(found.agreement)),
+        ])]  # fmt: skip
+    for part in parts:
+        lines += ["", f"### {part.title}", "", *_table(part.heads, part.rows)]
+        lines += ["", *(f"- {_text(_sentence(note))}" for note in part.notes)] if part.notes else []
+    return lines
 
 
 def _baselines(report: RunReport) -> list[str]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import textwrap
 
-from forge_tui.core.records import RunReport, TargetResult
-from forge_tui.report.format import count, duration, interval, money, one_line, time_ms, time_us, times
+from forge_tui.core.reports import RunReport, TargetResult
+from forge_tui.report.format import count, duration, interval, money, one_line, percent, time_ms, time_us, times
+from forge_tui.report.profile import profile_tables
+from forge_tui.report.table import render as render_table
 
 WIDTH = 80
 _NAME = 21
@@ -20,6 +22,7 @@ def render(report: RunReport) -> str:
         lines += _pair("", report.stop_reason)
     lines += _pair("model", f"{report.model} on {report.device}, under {report.under}")
     lines += _whole_model(report)
+    lines += _profile(report)
     cost = f", {money(report.cost_usd, lower_bound=report.cost_is_lower_bound)}" \
         if report.cost_usd or report.cost_is_lower_bound else ""  # fmt: skip
     lines += _pair("spent", f"{count(report.evaluations, 'evaluation')}, {duration(report.elapsed_s)}{cost}")
@@ -27,6 +30,10 @@ def render(report: RunReport) -> str:
         lines += ["", _HEAD, "-" * len(_HEAD)]
         for target in report.targets:
             lines += _target(target)
+    for table in profile_tables(report.profile, cuda=report.device.startswith("cuda")):
+        lines += ["", table.title, "", *render_table(table.columns, table.rows, WIDTH).splitlines()]
+        for note in table.notes:
+            lines += textwrap.wrap(one_line(note), WIDTH, initial_indent="    ", subsequent_indent="    ")
     if report.warnings:
         lines.append("")
         for warning in report.warnings:
@@ -48,6 +55,15 @@ def _whole_model(report: RunReport) -> list[str]:
     if report.max_abs_error is not None:
         lines += _pair("outputs", f"largest difference to the original {report.max_abs_error:.2e}")
     return lines
+
+
+def _profile(report: RunReport) -> list[str]:
+    """How busy the device is; on the CPU there is nothing to say of it."""
+    found = report.profile
+    if found is None or not found.launches:
+        return []
+    busy = f"{time_ms(found.busy_ms)} of {time_ms(found.model_ms)} a call, idle {percent(found.idle_share)}"
+    return _pair("GPU busy", f"{busy}, {count(found.launches, 'launch', 'launches')}")
 
 
 def _target(target: TargetResult) -> list[str]:

@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 HOTSPOT = (
     "id", "parent", "name", "kind", "path", "calls", "total_ms", "self_ms", "share", "headroom_ms", "target_id",
-    "reason",
+    "reason", "floor_ms", "bound", "host_ms", "launches", "signature", "kernels",
 )  # fmt: skip
 NODE = (
     "id", "target_id", "parent", "edge", "proposer", "source", "language", "idea", "family", "tunables", "key",
@@ -71,7 +71,7 @@ def number(value: float | None) -> float | None:
 
 def hotspot_row(hotspot: Hotspot) -> list[Any]:
     """Values of the columns `HOTSPOT`."""
-    return [_plain(getattr(hotspot, name)) for name in HOTSPOT]
+    return [dump(hotspot.kernels) if name == "kernels" else _plain(getattr(hotspot, name)) for name in HOTSPOT]
 
 
 def node_row(node: Node) -> list[Any]:
@@ -93,9 +93,12 @@ def llm_row(call: LlmCall) -> list[Any]:
     return [_plain(getattr(call, name)) for name in LLM_CALL]
 
 
-def to_hotspot(row: Sequence[Any]) -> Hotspot:
-    """A hotspot from the columns `HOTSPOT`."""
-    return msgspec.convert(dict(zip(HOTSPOT, row, strict=True)), Hotspot)
+def to_hotspot(row: Sequence[Any], columns: Sequence[str] = HOTSPOT) -> Hotspot:
+    """A hotspot from the columns `HOTSPOT`, or from those of them that an older layout has."""
+    fields = dict(zip(columns, row, strict=True))
+    if "kernels" in fields:
+        fields["kernels"] = json.loads(fields["kernels"])
+    return msgspec.convert(fields, Hotspot)
 
 
 def to_node(row: Sequence[Any], evaluation: Evaluation | None) -> Node:

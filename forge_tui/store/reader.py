@@ -20,7 +20,7 @@ from forge_tui.core.records import Deployment, Device, Event, Node, RunOptions, 
 from forge_tui.store import codec
 from forge_tui.store.faults import as_store_errors, code_of
 from forge_tui.store.lease import LEASE, Lease
-from forge_tui.store.version import SCHEMA_VERSION, check_not_newer, missing, read_version
+from forge_tui.store.version import OLDEST_READABLE, check_not_newer, missing, read_version
 
 _BUSY_S = 5.0
 _SESSION = f"""
@@ -118,9 +118,10 @@ class Reader:
 
     def hotspots(self, session_id: str) -> list[Hotspot]:
         """The call tree, in the profile's order."""
-        columns = ", ".join(codec.HOTSPOT)
-        rows = self._rows(f"SELECT {columns} FROM hotspots WHERE session_id = ? ORDER BY position", session_id)  # noqa: S608
-        return [codec.to_hotspot(row) for row in rows]
+        there = {row[1] for row in self._rows("PRAGMA table_info(hotspots)")}
+        columns = [name for name in codec.HOTSPOT if name in there]
+        sql = f"SELECT {', '.join(columns)} FROM hotspots WHERE session_id = ? ORDER BY position"  # noqa: S608
+        return [codec.to_hotspot(row, columns) for row in self._rows(sql, session_id)]
 
     # ---- the tree
 
@@ -203,7 +204,7 @@ class Reader:
         if found == 0:
             raise missing(self._path)
         check_not_newer(found)
-        if found < SCHEMA_VERSION:
+        if found < OLDEST_READABLE:
             raise StoreError(
                 f"The workspace's database was written by an older Forge TUI (schema {found}).",
                 "The next forge-tui run or resume with this workspace brings it up to date.",

@@ -199,6 +199,15 @@ CREATE TRIGGER events_keep_update BEFORE UPDATE ON events BEGIN SELECT RAISE(ABO
 CREATE TRIGGER events_keep_delete BEFORE DELETE ON events BEGIN SELECT RAISE(ABORT, 'events are append-only'); END
 """
 
+_HOTSPOT_2 = """
+floor_ms REAL NOT NULL DEFAULT 0
+bound TEXT NOT NULL DEFAULT ''
+host_ms REAL NOT NULL DEFAULT 0
+launches INTEGER NOT NULL DEFAULT 0
+signature TEXT NOT NULL DEFAULT ''
+kernels TEXT NOT NULL DEFAULT '[]'
+"""
+
 
 def first_layout(db: Any) -> None:
     """Every table of version 1."""
@@ -209,7 +218,15 @@ def first_layout(db: Any) -> None:
     db.execute("INSERT INTO meta (id, schema_version, written_by) VALUES (1, 1, ?)", [__version__])
 
 
+def whole_call_tree(db: Any) -> None:
+    """Version 2: floors, host time, launches, signature and kernels of a hotspot."""
+    for column in _HOTSPOT_2.strip().splitlines():
+        db.execute(f"ALTER TABLE hotspots ADD COLUMN {column}")
+    db.execute("UPDATE meta SET schema_version = 2, written_by = ?", [__version__])
+
+
 migrations(name="0001_first_layout")(first_layout)
+migrations(name="0002_whole_call_tree")(whole_call_tree)
 
 
 def migrate(db: Any) -> None:

@@ -57,6 +57,11 @@ class Store:
         return cls(WriteConnection(workspace.database), workspace)
 
     @property
+    def workspace(self) -> Workspace:
+        """Where the database lies."""
+        return self._workspace
+
+    @property
     def warnings(self) -> tuple[str, ...]:
         """What a person should know about where the database lies."""
         return self._connection.warnings

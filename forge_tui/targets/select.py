@@ -5,11 +5,14 @@ from __future__ import annotations
 import difflib
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from statistics import median
+
+import msgspec
 
 from forge_tui.core.errors import UsageError
-from forge_tui.core.profiles import Hotspot, Profile
+from forge_tui.core.profiles import Hotspot, Mode, Profile
 from forge_tui.core.records import Target
 
 #: headroom below this share of the model's time is not worth a search
@@ -25,23 +28,30 @@ _SAME = 0.85
 
 def choose(
     profile: Profile, *, names: Sequence[str] = (), max_targets: int = 12,
-    at_hand: Callable[[Target], bool] = lambda _: False,
+    at_hand: Callable[[Target], bool] = lambda _: False, mode: Mode | None = None,
 ) -> list[Target]:  # fmt: skip
     """The targets to search, best first; named ones always, in the same order.
 
-    Targets are ranked by headroom. One that does matrix work counts only for the headroom that its inner targets leave
-    to it (a decoder layer is not ranked by what its norms could save), and for a part of that; one with many matrix
-    products inside is no single kernel and is left to those who name it. A target that only passes its tensors on to
-    another one is the same thing twice: the one with more calls stands for both, the outer one if they have equally
-    many. `at_hand` says of a target that somebody surely has a kernel for it: what is only ever called inside such ones
-    is left to them. Other nested targets are both kept.
+    Targets are ranked by headroom, or, where the profile has it for `mode` (the one that the user deploys under), by
+    what the whole model was measured to gain with the target at its floor: a kernel that hides behind the host's
+    launches, or an operator that breaks the compiler's fusion, gains less than its headroom, perhaps nothing. All that
+    follows then counts that gain in place of the headroom, so what gains about nothing is left out.
+
+    A target that does matrix work counts only for the headroom that its inner targets leave to it (a decoder layer is
+    not ranked by what its norms could save), and for a part of that; one with many matrix products inside is no single
+    kernel and is left to those who name it. A target that only passes its tensors on to another one is the same thing
+    twice: the one with more calls stands for both, the outer one if they have equally many. `at_hand` says of a target
+    that somebody surely has a kernel for it: what is only ever called inside such ones is left to them. Other nested
+    targets are both kept.
 
     Raises:
         UsageError: a name is no target.
     """
     children = _children(profile)
-    wrapped = set() if names else _wrapped(profile, children)
-    worth = own_headroom(profile, children, wrapped)
+    stands_for = {} if names else _wrapped(profile, children)
+    wrapped = stands_for.keys()
+    gaining = _with_gains(profile, measured_gains(profile, mode), stands_for)
+    worth = own_headroom(gaining, _children(gaining), wrapped)
     if names:
         chosen = _named(profile, names)
     else:
@@ -56,6 +66,41 @@ def choose(
         return chosen
     inner = _only_inside(profile, {t.id for t in chosen if not t.flops and at_hand(t)})
     return [t for t in chosen if t.id not in inner][:max_targets]
+
+
+def measured_gains(profile: Profile, mode: Mode | None) -> dict[str, float]:
+    """Milliseconds that the model gains in this mode with one target at its floor, by target id, where measured.
+
+    The gain of each row is relative to the model beside it; the model's time is the median over the mode's rows.
+    """
+    rows = [row for row in profile.what_ifs if row.mode == mode and not row.failure and row.ms is not None]
+    model_ms = median([row.base_ms for row in rows if row.base_ms] or [0.0])
+    return {
+        row.target_ids[0]: model_ms * row.gain_ms / row.base_ms
+        for row in rows if len(row.target_ids) == 1 and row.base_ms
+    }  # fmt: skip
+
+
+def _with_gains(profile: Profile, gains: Mapping[str, float], stands_for: Mapping[str, str]) -> Profile:
+    """The profile with measured gains in place of headrooms, those of hotspots in proportion.
+
+    A target that was not measured has the gain of the one that it stands for.
+    """
+    known = dict(gains)
+    for dropped, kept in stands_for.items():
+        if dropped in gains:
+            known.setdefault(kept, gains[dropped])
+    if not known:
+        return profile
+    scale = {t.id: known[t.id] / t.headroom_ms for t in profile.targets if t.id in known and t.headroom_ms > 0}
+    targets = tuple(
+        msgspec.structs.replace(t, headroom_ms=known[t.id]) if t.id in known else t for t in profile.targets
+    )
+    hotspots = tuple(
+        msgspec.structs.replace(h, headroom_ms=h.headroom_ms * scale[h.target_id]) if h.target_id in scale else h
+        for h in profile.hotspots
+    )
+    return msgspec.structs.replace(profile, targets=targets, hotspots=hotspots)
 
 
 def _only_inside(profile: Profile, outer: AbstractSet[str]) -> set[str]:
@@ -109,10 +154,10 @@ def _count_matrix(spot: Hotspot, children: dict[int, list[Hotspot]]) -> int:
     return own + sum(_count_matrix(child, children) for child in children[spot.id])
 
 
-def _wrapped(profile: Profile, children: dict[int, list[Hotspot]]) -> set[str]:
-    """Ids of targets that another one stands for."""
+def _wrapped(profile: Profile, children: dict[int, list[Hotspot]]) -> dict[str, str]:
+    """Ids of targets that another one stands for, with the id of that one."""
     by_id = {t.id: t for t in profile.targets}
-    found: set[str] = set()
+    found: dict[str, str] = {}
     for spot in profile.hotspots:
         outer = by_id.get(spot.target_id or "")
         inside = children[spot.id]
@@ -120,8 +165,18 @@ def _wrapped(profile: Profile, children: dict[int, list[Hotspot]]) -> set[str]:
         if outer is None or inner is None or inside[0].headroom_ms < _SAME * spot.headroom_ms:
             continue
         if _same_tensors(outer, inner):
-            found.add(inner.id if inner.calls <= outer.calls else outer.id)
-    return found
+            dropped, kept = (inner, outer) if inner.calls <= outer.calls else (outer, inner)
+            found[dropped.id] = kept.id
+    return {dropped: _last(kept, found) for dropped, kept in found.items()}
+
+
+def _last(kept: str, found: Mapping[str, str]) -> str:
+    """The end of a chain of wrappers."""
+    seen = {kept}
+    while kept in found and found[kept] not in seen:
+        kept = found[kept]
+        seen.add(kept)
+    return kept
 
 
 def _same_tensors(outer: Target, inner: Target) -> bool:

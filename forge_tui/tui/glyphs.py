@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from forge_tui.core.profiles import HotspotKind
 from forge_tui.core.records import Edge, Verdict
 
 
@@ -48,6 +49,8 @@ class Glyphs:
     """From empty to full, for sparklines and bars."""
     full: str
     empty: str
+    kinds: Mapping[HotspotKind, str] = field(default_factory=dict)
+    """What a hotspot is, so that a function and a class of one name are told apart."""
     verdicts: Mapping[Verdict | None, VerdictMark] = field(default_factory=dict)
 
 
@@ -77,6 +80,7 @@ UNICODE = Glyphs(
     ascii=False, open="▾", closed="▸", leaf="·", tee="├", elbow="└", pipe="│", best="★", path="•", target="◆",
     offered="◇", separator="│", rule="─", vertical="│", dot="·", ellipsis="…", unknown="�", live="●", arrow="→",
     blocks=" ▁▂▃▄▅▆▇█", full="█", empty="░",
+    kinds={"model": "▣", "phase": "◐", "module": "□", "function": "ƒ", "torch": "▫"},
     verdicts=_marks({
         Verdict.FASTER: "▲", Verdict.SLOWER: "▼", Verdict.INCONCLUSIVE: "≈", Verdict.COMPILE_ERROR: "✗",
         Verdict.REFUSED: "⊘", Verdict.REJECTED: "≠", Verdict.CRASHED: "†", Verdict.TIMED_OUT: "◷",
@@ -88,6 +92,7 @@ ASCII = Glyphs(
     ascii=True, open="-", closed="+", leaf=" ", tee="|", elbow="`", pipe="|", best="*", path=":", target="@",
     offered="o", separator="|", rule="-", vertical="|", dot=".", ellipsis="~", unknown="?", live="o", arrow=">",
     blocks=" .:-=+*#@", full="#", empty=".",
+    kinds={"model": "#", "phase": "%", "module": "M", "function": "f", "torch": "t"},
     verdicts=_marks({
         Verdict.FASTER: "^", Verdict.SLOWER: "v", Verdict.INCONCLUSIVE: "~", Verdict.COMPILE_ERROR: "x",
         Verdict.REFUSED: "/", Verdict.REJECTED: "#", Verdict.CRASHED: "%", Verdict.TIMED_OUT: "@",

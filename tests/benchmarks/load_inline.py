@@ -20,9 +20,10 @@ import torch
 from forge_tui.compiler.build import CommandCompiler
 from forge_tui.contract import header
 from forge_tui.core.paths import workspace_for
-from forge_tui.core.records import Built, Device, Node, Target
+from forge_tui.core.records import Built, Device, Node, RunOptions, Target
 from forge_tui.launch.kernel import allocate_outputs, load_kernel
 from forge_tui.models import capture
+from forge_tui.models.load import load_model
 from forge_tui.store.reader import Reader
 
 C_TYPES = {"float32": "float", "bfloat16": "__nv_bfloat16", "float16": "__half", "float64": "double",
@@ -51,8 +52,8 @@ def wrapper(target: Target, built: Built) -> str:
     )
 
 
-def best(reader: Reader, name: str | None) -> tuple[Target, Node, Device]:
-    """The fastest right node of the last session, of one target or of all."""
+def best(reader: Reader, name: str | None) -> tuple[Target, Node, Device, RunOptions]:
+    """The fastest right node of the last session, of one target or of all, and what the session was asked."""
     session = reader.latest()
     profile = session and reader.profile(session.id)
     if session is None or profile is None:
@@ -62,7 +63,7 @@ def best(reader: Reader, name: str | None) -> tuple[Target, Node, Device]:
         n for n in reader.nodes(session.id) if n.target_id in targets and n.evaluation and n.evaluation.verdict.right
     ]
     node = max(nodes, key=lambda n: n.evaluation.speedup or 0.0)
-    return targets[node.target_id], reader.node(session.id, node.id), profile.device
+    return targets[node.target_id], reader.node(session.id, node.id), profile.device, session.options
 
 
 def main() -> None:
@@ -72,14 +73,15 @@ def main() -> None:
     parser.add_argument("--workspace", default=".forge")
     arguments = parser.parse_args()
     place = workspace_for(None, arguments.workspace)
-    target, node, device = best(Reader.open(place), arguments.target)
+    target, node, device, options = best(Reader.open(place), arguments.target)
     with tempfile.TemporaryDirectory() as folder:
         compiler = CommandCompiler(device, Path(folder) / "cache")
         started = time.perf_counter()
         built = asyncio.run(compiler.build(target, node.source, node.tunables))
         ours_s = time.perf_counter() - started
         assert isinstance(built, Built), built
-        inputs = capture.load(place.captures / Path(target.capture).name, 0, device.name)
+        loaded = load_model(options.model, device.name, options.seed)
+        inputs = capture.load(place.captures / Path(target.capture).name, 0, device.name, loaded)
         outputs, others = (allocate_outputs(target.signature, device.name) for _ in range(2))
         workspace = torch.zeros(max(1, built.plan.workspace_bytes), dtype=torch.uint8, device=device.name)
         load_kernel(built, target.signature, device.name).launch(inputs, outputs, workspace)

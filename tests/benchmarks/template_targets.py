@@ -26,9 +26,9 @@ from forge_tui.core.ports import Task
 from forge_tui.core.records import Built, Device, Edge, Target
 from forge_tui.launch.kernel import allocate_outputs, load_kernel
 from forge_tui.models import capture
-from forge_tui.models.load import load_model
+from forge_tui.models.load import LoadedModel, load_model
 from forge_tui.models.resolve import caller
-from forge_tui.models.spec import parse_model
+from forge_tui.models.spec import ModelRequest, parse_model
 from forge_tui.profiler import client
 from forge_tui.proposers.templates import TemplateProposer
 from forge_tui.targets.select import choose
@@ -70,10 +70,11 @@ def variants(target: Target, device: Device) -> list[tuple[str, str]]:
                           source=proposal.source, language=device.language, family=proposal.family))  # fmt: skip
 
 
-def check(target: Target, device: Device, place: Workspace, compiler: CommandCompiler, original: Callable[..., list],
+def check(target: Target, device: Device, place: Workspace, compiler: CommandCompiler, loaded: LoadedModel,
           *, tunes: bool) -> tuple[int, int]:  # fmt: skip
     """Print one line for each variant; returns how many there were and how many failed."""
-    inputs = capture.load(place.captures / Path(target.capture).name, 0, device.name)
+    inputs = capture.load(place.captures / Path(target.capture).name, 0, device.name, loaded)
+    original = caller(target, loaded)
     with torch.no_grad():
         wanted = original(inputs)
         eager = median_us(lambda: original(inputs), device.name)
@@ -131,7 +132,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             place = Workspace(Path(folder))
             place.prepare()
-            spec = parse_model(text, "bfloat16" if arguments.device.startswith("cuda") else None)
+            spec = parse_model(text, ModelRequest(dtype="bfloat16" if arguments.device.startswith("cuda") else None))
             profile = asyncio.run(client.profile(spec, arguments.device, place, threads=0, seed=0,
                                                  log=Path(folder) / "log", timeout_s=400))  # fmt: skip
             print(f"\n{text}: {profile.model_ms:.2f} ms, overhead {profile.overhead:.2f}, {profile.device.model} "
@@ -142,8 +143,7 @@ def main() -> None:
                 print(f"  -- {target.name} calls {target.calls} {target.time_us:.1f} us share {target.share:.3f} "
                       f"headroom {target.headroom_ms:.3f} ms {target.bound} "
                       f"{target.signature.describe()[:100]}")  # fmt: skip
-                count, failed = check(target, profile.device, place, compiler, caller(target, loaded),
-                                      tunes=arguments.tune)  # fmt: skip
+                count, failed = check(target, profile.device, place, compiler, loaded, tunes=arguments.tune)
                 total, wrong = total + count, wrong + failed
     print(f"\n{total} variants, {wrong} failed")
 

@@ -117,7 +117,7 @@ CPU = Device(name="cpu", model="test", arch="test", cores=2, threads=2)
 def targets(spec):
     """The targets as a profile would find them."""
     loaded = load_model(spec, "cpu")
-    module, (x,), source = loaded.module, loaded.args, loaded.source
+    module, (x,), source = loaded.module, loaded.phases[0].args, loaded.source
     paths = [f"norms.{i}" for i in range(4)]
     norm = module.norms[0]
     found = {"norm": make_target(norm.forward, (x,), module=norm, instances=paths, name="Norm")}

@@ -232,6 +232,23 @@ async def test_a_candidate_in_flight_at_a_kill_is_evaluated_and_not_paid_again(s
     assert again.asked["propose"] == 0
 
 
+async def test_a_second_session_takes_the_saved_profile(session):
+    """In one workspace the model is profiled once, and the log says so; after a change it is profiled again."""
+    first, second, third = FakeRooms(), FakeRooms(), FakeRooms()
+    few = msgspec.structs.replace(OPTIONS, max_evaluations=2)
+    await session.run(first, options=few)
+    before, session.id = session.id, None
+    await session.run(second, options=few)
+    assert (first.asked["profile"], second.asked["profile"]) == (1, 0)
+    assert session.reader.profile(session.id) == session.reader.profile(before)
+    logs = [e.data["text"] for e in session.reader.events(session.id) if e.kind == Kind.LOG]
+    assert logs[0].startswith("The saved profile still holds and is used")
+    session.id = None
+    changed = msgspec.structs.replace(few, model=msgspec.structs.replace(few.model, content_hash="new"))
+    await session.run(third, options=changed)
+    assert third.asked["profile"] == 1
+
+
 async def test_the_same_seed_gives_the_same_tree(tmp_path):
     """Two sessions of one seed have equal trees; another seed has another."""
     trees = []

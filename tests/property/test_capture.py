@@ -1,24 +1,15 @@
-"""Captured calls come back as they were, and replay to the same output."""
+"""Captured calls come back as they were: values, strides, alignment, common memory; and overlaps are found."""
 
-import math
 from pathlib import Path
-from typing import Any
 
-import msgspec
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from torch import nn
-from torch.nn import functional as F
 
 from forge_tui.core.errors import StoreError
-from forge_tui.core.records import ModelSpec, Signature, Target
 from forge_tui.models import capture
-from forge_tui.models.calls import describe_call, describe_result
-from forge_tui.models.load import LoadedModel
-from forge_tui.models.phases import Phase
-from forge_tui.models.resolve import caller
+from forge_tui.models.snapshot import Copier
 from forge_tui.models.strided import clone_strided, overlaps_itself, real_elements, span, views_meet
 
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int8,
@@ -116,95 +107,88 @@ def test_views_that_meet(data):
         assert views_meet(*views)
 
 
-def two_outputs(a, b, *, keep=True):
-    """Results of every kind."""
-    return a + b, {"diff": [a - b], "a": a, "n": None, "keep": keep}
+@st.composite
+def related(draw) -> list[torch.Tensor]:
+    """Some tensors of one call: views of a few buffers (same ones, chunks, other dtypes) among strangers."""
+    kinds = ((48, torch.float32), (40, torch.int16), (24, torch.int64))
+    buffers = [torch.randint(0, 100, (n,)).to(dtype) for n, dtype in kinds]
+    found: list[torch.Tensor] = []
+    for _ in range(draw(st.integers(1, 6))):
+        how = draw(st.sampled_from(("stranger", "again", "view", "chunk", "bits")))
+        buffer = draw(st.sampled_from(buffers))
+        if how == "again" and found:
+            found.append(draw(st.sampled_from(found)))
+        elif how == "view":
+            rows, columns = draw(st.integers(0, 3)), draw(st.integers(0, 4))
+            strides = draw(st.sampled_from(((0, 1), (1, 1), (5, 1), (1, 4), (2, 3), (1, 0))))
+            found.append(buffer.as_strided((rows, columns), strides, draw(st.integers(0, 5))))
+        elif how == "chunk":
+            found.append(buffer[:24].view(2, 12)[:, 4 * (at := draw(st.integers(0, 2))) : 4 * at + 4])
+        elif how == "bits":
+            found.append(buffer[: buffer.numel() // 8 * 8].view(draw(st.sampled_from((torch.int32, torch.bfloat16)))))
+        else:
+            found.append(draw(tensors()))
+    return found
 
 
-class Affine(nn.Module):
-    """Parameter, buffer, attribute and child."""
-
-    def __init__(self, factor: float):
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(3))
-        self.register_buffer("offset", torch.arange(3.0))
-        self.factor = factor
-        self.inner = nn.LayerNorm(3)
-
-    def forward(self, x, add=None):
-        """Affine, normalised, scaled."""
-        y = self.inner(x * self.weight + self.offset) * self.factor
-        return y if add is None else y + add
+def bits(tensor: torch.Tensor) -> torch.Tensor:
+    """The elements as bytes, NaN being itself."""
+    return tensor.contiguous().flatten().clone(memory_format=torch.contiguous_format).view(torch.uint8)
 
 
-def batch(draw, *shape):
-    """A batch of some size, contiguous, permuted or expanded."""
-    lead = draw(st.integers(0, 4))
-    x = torch.randn(lead, *shape) if draw(st.booleans()) else torch.randn(*shape, lead).movedim(-1, 0)
-    return x.expand(lead, *shape) if not draw(st.booleans()) else torch.randn(1, *shape).expand(lead, *shape)
+def byte_addresses(tensor: torch.Tensor) -> list[int]:
+    """Address of every byte, by brute force."""
+    size, first = tensor.element_size(), tensor.data_ptr() - tensor.storage_offset() * tensor.element_size()
+    return [first + a * size + i for a in element_addresses(tensor) for i in range(size)]
 
 
-ZOO: dict[str, Any] = {
-    "softmax": lambda draw: (F.softmax, (batch(draw, 3),), {"dim": -1}),
-    "layer_norm": lambda draw: (F.layer_norm, (batch(draw, 3), (3,)), {"eps": draw(st.sampled_from((1e-5, 0.1)))}),
-    "gelu": lambda draw: (F.gelu, (batch(draw, 3),), {"approximate": "tanh"}),
-    "max_pool": lambda draw: (F.max_pool2d, (torch.randn(1, 2, 4, 4), 2), {}),
-    "pad": lambda draw: (F.pad, (batch(draw, 3), [1, 2]), {"value": math.inf}),
-    "one_hot": lambda draw: (F.one_hot, (torch.arange(draw(st.integers(0, 5))), 5), {}),
-    "zero_dim": lambda draw: (F.relu, (torch.tensor(-1.0),), {}),
-    "bool": lambda draw: (F.relu, (torch.tensor([1, -2, 3], dtype=torch.int8),), {}),
-    "mse": lambda draw: (F.mse_loss, (torch.randn(3), torch.randn(3)), {"reduction": "none"}),
-    "two_outputs": lambda draw: (two_outputs, (batch(draw, 3), torch.randn(3)), {"keep": draw(st.booleans())}),
-    "same_twice": lambda draw: (two_outputs, (torch.ones(3),) * 2, {}),
-    "module": lambda draw: (Affine(draw(st.sampled_from((1.0, -2.0)))).eval(), (batch(draw, 3),), {}),
-    "module_add": lambda draw: (Affine(2.0).eval(), (batch(draw, 3),), {"add": torch.randn(3)}),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", ZOO)
-@given(data=st.data())
-@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
-def test_replay(tmp_path_factory, name, data):
-    """A call that was captured, written, read and made again through its signature gives the same output."""
-    fn, args, kwargs = ZOO[name](data.draw)
-    module = fn if isinstance(fn, nn.Module) else None
-    forward = fn.forward if module is not None else fn
-    with torch.no_grad():
-        call = describe_call(forward, args, kwargs, module)
-        copies = [clone_strided(t) for t in call.tensors]
-        result = describe_result(fn(*args, **kwargs), call.tensors)
-    signature = Signature(inputs=call.inputs, outputs=result.outputs, scalars=call.scalars, call=call.call,
-                          result=result.result, device="cpu")  # fmt: skip
-    signature = msgspec.json.decode(signature.to_json(), type=Signature)
-    qualname = f"{__name__}:{name}" if module is not None else f"{fn.__module__}:{fn.__name__}"
-    if forward.__module__ in ("torch._C._nn", None) or name in ("gelu", "one_hot", "pad"):
-        qualname = f"torch.nn.functional:{fn.__name__}"
-    if name == "max_pool":
-        qualname = "torch.nn.functional:max_pool2d"
-    target = Target(id="t", name=name, kind="module" if module is not None else "function", qualname=qualname,
-                    instances=("",) if module is not None else (), signature=signature, calls=1, time_us=1, share=1,
-                    floor_us=1, bound="memory", headroom_ms=1, bytes_moved=1, flops=0)  # fmt: skip
-    folder = tmp_path_factory.mktemp("replay") / "call"
-    capture.save(folder, [copies])
-    spec = ModelSpec(text="", path="")
-    loaded = LoadedModel(spec, module or nn.Identity(), (Phase(),), torch.device("cpu"), pytest)
-    held = [t.clone() for t in module.parameters()] if module is not None else []
-    if module is not None:
-        for p in module.parameters():  # what counts is the given weights, not those that stand in the module now
-            p.requires_grad_(False).add_(1.0)
-    outputs = caller(target, loaded)(capture.load(folder, 0, "cpu"))
-    assert len(outputs) == len(result.tensors)
-    for have, want in zip(outputs, result.tensors, strict=True):
+@given(call=related())
+@RELAXED
+def test_common_memory_is_kept(tmp_path_factory, call):
+    """Tensors that shared bytes share the same ones again, at the same alignment; what did not, does not."""
+    root = tmp_path_factory.mktemp("aliases")
+    back = capture.load(root / capture.save_by_content(root, [call]), 0, "cpu")
+    was, now = ([byte_addresses(t) for t in found] for found in (call, back))
+    for i, (have, want) in enumerate(zip(back, call, strict=True)):
         assert (have.dtype, have.shape, have.stride()) == (want.dtype, want.shape, want.stride())
-        assert torch.equal(have, want) or torch.allclose(have, want, equal_nan=True, rtol=1e-6, atol=1e-6)
-    if module is not None:
-        for p, before in zip(module.parameters(), held, strict=True):
-            assert torch.equal(p, before + 1.0), "the module has its own weights back"
+        assert torch.equal(bits(have), bits(want))
+        if want.numel():
+            assert have.data_ptr() % 16 == want.data_ptr() % 16
+        for j in range(i):
+            assert (back[j] is have) == (call[j] is want)
+            common = sorted((was[i].index(a), was[j].index(a)) for a in set(was[i]) & set(was[j]))
+            assert common == sorted((now[i].index(a), now[j].index(a)) for a in set(now[i]) & set(now[j]))
+
+
+@given(call=related())
+@RELAXED
+def test_snapshots_do_not_change(call):
+    """What is written into the tensors later is not in the snapshot, nor what is written into restored ones."""
+    before = [t.clone() for t in call]
+    snapshot = Copier().take(call)
+    kept = snapshot.tensors("cpu")
+    for tensor in [*call, *kept]:
+        if not overlaps_itself(tensor):
+            tensor.zero_()
+    for have, want in zip(snapshot.tensors("cpu"), before, strict=True):
+        assert torch.equal(bits(have), bits(want))
+
+
+@given(call=related())
+@RELAXED
+def test_stored_bytes_are_an_upper_bound(call):
+    """The bytes that a snapshot is said to take at most are not passed, and equal tensors are held once."""
+    copier = Copier()
+    size = copier.stored_bytes(call)
+    one, other = copier.take(call), copier.take([t.clone(memory_format=torch.preserve_format) for t in call])
+    assert capture.flats_bytes(one.flats.values()) <= size
+    for key, flat in one.flats.items():
+        assert other.flats.get(key, flat) is flat
 
 
 def test_size_cap_and_damage(tmp_path: Path):
     """Calls past the cap are refused unwritten; a missing or damaged folder is a sentence."""
-    with pytest.raises(capture.TooLarge, match="4 MB of inputs, more than the 1 MB"):
+    with pytest.raises(capture.TooLarge, match=r"4\.0 MB of inputs, more than the 1\.0 MB"):
         capture.save_by_content(tmp_path, [[torch.zeros(1_000_000)]], max_bytes=1_000_000)
     assert list(tmp_path.iterdir()) == []
     expanded = torch.zeros(1).expand(1_000_000)
@@ -217,13 +201,3 @@ def test_size_cap_and_damage(tmp_path: Path):
         capture.count(tmp_path / "nowhere")
     with pytest.raises(IndexError):
         capture.load(tmp_path / name, 1, "cpu")
-
-
-def test_save_replaces(tmp_path: Path):
-    """Saving to a folder again leaves the new calls only."""
-    folder = tmp_path / "c"
-    capture.save(folder, [[torch.zeros(2)], [torch.ones(2)]])
-    capture.save(folder, [[torch.full((2,), 7.0)]])
-    assert capture.count(folder) == 1
-    assert capture.load(folder, 0, "cpu")[0].tolist() == [7.0, 7.0]
-    assert [p.name for p in tmp_path.iterdir()] == ["c"]

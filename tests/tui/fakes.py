@@ -11,7 +11,7 @@ import msgspec
 
 from forge_tui.core.errors import UsageError
 from forge_tui.core.events import Kind
-from forge_tui.core.profiles import Hotspot, Profile
+from forge_tui.core.profiles import Hotspot, KernelTime, PhaseTime, Profile, WhatIf
 from forge_tui.core.records import (
     DeployDecision,
     Deployment,
@@ -261,6 +261,41 @@ def busy_session(session: str = "20250615-1406-7f3a", *, state: str = "searching
     view.event(session, Kind.LOG, level="warning", text="SwiGLU@2 is left out: its outputs differ between calls")
     if state != "searching":
         finish(view, session, state)
+    return view
+
+
+GPU = Device(name="cuda:0", model="NVIDIA H200", arch="sm_90a", sms=132, torch_version="2.11.0")
+
+
+def phased_session(session: str = "20250615-1406-7f3a") -> FakeView:
+    """The busy session with the profile of a GPU: two phases, floors, launches, kernels."""
+    view = busy_session(session)
+    targets = view.profiles[session].targets
+    pow_kernel = KernelTime(name="void at::native::elementwise_kernel<4, float>(int, char*)", launches=36, total_ms=3.0)
+    rest = [
+        msgspec.structs.replace(
+            spot, parent={None: None, 1: 2}.get(spot.parent, 3) if spot.id != 1 else None,
+            id={1: 1, 2: 3, 3: 4}.get(spot.id, spot.id), floor_ms=spot.total_ms / 5 if spot.target_id else 0.0,
+            bound="memory" if spot.target_id else "", host_ms=1.5 * spot.total_ms, launches=7 * spot.calls,
+            signature="f32[2,512,256] -> f32[2,512,256]", kernels=(pow_kernel,) if spot.target_id else (),
+        )
+        for spot in hotspots(targets)
+    ]  # fmt: skip
+    phases = (
+        Hotspot(id=2, parent=1, name="prefill", kind="phase", path="", calls=1, total_ms=40.5, self_ms=0.4, share=0.84,
+                reason="a phase of the model", host_ms=60.0, launches=812),
+        Hotspot(id=50, parent=1, name="decode", kind="phase", path="", calls=128, total_ms=7.7, self_ms=7.7, share=0.16,
+                reason="a phase of the model", host_ms=21.0, launches=5120),
+    )  # fmt: skip
+    view.profiles[session] = Profile(
+        device=GPU, model_ms=81.0, overhead=1.3, hotspots=(*rest[:1], *phases, *rest[1:]), targets=targets,
+        busy_ms=48.2, launches=5932, agreement=0.9,
+        phases=(PhaseTime(name="prefill", weight=1, ms=60.0, busy_ms=40.5, launches=812),
+                PhaseTime(name="decode", weight=128, ms=0.164, busy_ms=0.06, launches=40)),
+        what_ifs=(WhatIf(mode="eager", target_ids=("t1",), ms=72.0, base_ms=81.0),
+                  WhatIf(mode="compile", target_ids=("t1",), ms=34.0, base_ms=33.0)),
+    )  # fmt: skip
+    view.infos[session] = msgspec.structs.replace(view.infos[session], device=GPU)
     return view
 
 

@@ -63,7 +63,7 @@ async def test_everything_at_200_by_50() -> None:
         text = screen_text(app)
     for part in (
         "● searching", "12/60 tried", "best 3.10x apply_rotary", "$0.42/$5.00", "10:12",
-        "◆  ├· RMSNorm", "31.0%", "12.4 ms", "2 search  RMSNorm 1/4 · 12 nodes, 5 failed · best #4 ▲2.35x",
+        "◆  ├·□ RMSNorm", "31.0%", "12.4 ms", "2 search  RMSNorm 1/4 · 12 nodes, 5 failed · best #4 ▲2.35x",
         "★ └▾ #4 vectorised loads", "repair  ▲F faster       2.35x", "≠W wrong", "✗C compile",
         "2.35x [2.28, 2.42]  175 us against 412 us  repair of #3 by claude-opus", "max error 1.90e-06",
         "//@tune BLOCK 128 64 256", "4 telemetry", "No GPU here", "5 events", "enter select",
@@ -524,7 +524,7 @@ async def test_only_opened_targets_are_stepped_through() -> None:
             assert app.main.candidates.rows.view is not None
             seen.append(app.main.candidates.rows.view.target.id)
         assert seen == ["t2", "t1", "t2"]
-        assert "◇  ├· F.softmax" in screen_text(app)
+        assert "◇  ├·□ F.softmax" in screen_text(app)
         app.main.hotspots.rows.go_to_node(12)
         await pilot.pause()
         assert "F.softmax · not among the targets of the search so far" in screen_text(app)

@@ -12,7 +12,7 @@ from textual.pilot import Pilot
 from forge_tui.tui.app import ForgeApp
 from forge_tui.tui.glyphs import ASCII
 
-from .fakes import FakeFeed, FakeView, busy_session, waves
+from .fakes import FakeFeed, FakeView, busy_session, phased_session, waves
 from .harness import make_app
 
 
@@ -67,3 +67,22 @@ def test_picture(case: str, snap_compare: Any) -> None:
         await pilot.pause()
 
     assert snap_compare(app, terminal_size=size, run_before=wait if node is None else at_node(app, node))
+
+
+@pytest.mark.parametrize(("case", "size", "more"), [
+    ("wide", (200, 50), {}), ("narrow", (80, 24), {}),
+    ("ascii", (110, 30), {"glyphs": ASCII, "theme_name": "forge-contrast"}),
+], ids=["wide", "narrow", "ascii"])  # fmt: skip
+def test_hotspots_picture(case: str, size: tuple[int, int], more: dict[str, Any], snap_compare: Any) -> None:
+    """Phases, kinds, floors and launches of a profile on a GPU, and the detail of the row under the cursor."""
+    app = make_app(phased_session(), **more)
+
+    async def look(pilot: Pilot[Any]) -> None:
+        for _ in range(3):
+            await pilot.pause()
+            app.drain()
+        await pilot.press("1")
+        app.main.hotspots.rows.go_to_node(4 if case == "narrow" else 10)
+        await pilot.pause()
+
+    assert snap_compare(app, terminal_size=size, run_before=look)

@@ -1,4 +1,4 @@
-"""sessions, report and the table of profile."""
+"""sessions and report."""
 
 import contextlib
 import json
@@ -9,10 +9,8 @@ import pytest
 import store_fixture as fixture
 
 from forge_tui.cli import main, output
-from forge_tui.cli.commands.profile import as_text
 from forge_tui.core.paths import Workspace
-from forge_tui.core.profiles import Profile
-from forge_tui.core.records import RunReport
+from forge_tui.core.reports import RunReport
 from forge_tui.store.writer import Store
 
 
@@ -112,45 +110,4 @@ def test_newer_database_is_a_sentence(done, arguments, capsys):
     out, err = capsys.readouterr()
     assert out == ""
     assert err.count("\n") == 1
-    assert "was written by a newer Forge TUI (schema 7, this one knows 1): upgrade forge-tui" in err
-
-
-def test_profile_table():
-    """The call tree is indented, longest first; targets are ranked by headroom; both say what they are."""
-    lines = as_text(fixture.profile(), "example:tiny-llm").splitlines()
-    assert lines[0] == "example:tiny-llm on cpu (Test CPU): 5.000 ms a call"
-    assert [line.split()[0] for line in lines[4:7]] == ["TinyLLM", "RMSNorm", "softmax"]
-    assert lines[4].endswith("the whole model")
-    assert lines[5].startswith("  RMSNorm")
-    assert lines[5].split()[1:] == ["9", "1.800", "ms", "36.0%", "1.500", "ms", "RMSNorm"]
-    norm, softmax = lines[10:12]
-    assert norm.split()[:7] == ["RMSNorm", "9", "200.0", "us", "33.0", "us", "36.0%"]
-    assert norm.endswith("bf16[32,128], bf16[128] -> bf16[32,128]")
-    assert softmax.startswith("F.softmax")
-    assert max(map(len, as_text(fixture.profile(), "m", 60).splitlines()[1:])) <= 60
-
-
-def test_profile_table_without_targets():
-    """A model without targets says so."""
-    text = as_text(fixture.profile(targets=()), "m.py")
-    assert text.endswith("There is no target that a kernel could replace.")
-
-
-MODEL = """
-import torch
-
-def build():
-    torch.manual_seed(0)
-    return torch.nn.Sequential(torch.nn.LayerNorm(256), torch.nn.GELU()), (torch.randn(64, 256),), {}
-"""
-
-
-def test_profile_of_a_real_model(tmp_path, capsys):
-    """`profile --json` prints a profile of the model, with names that --target takes."""
-    (tmp_path / "model.py").write_text(MODEL)
-    assert main.main(["profile", "model.py", "--device", "cpu", "--threads", "1", "--json"]) == 0
-    profile = msgspec.json.decode(capsys.readouterr().out, type=Profile)
-    assert profile.device.name == "cpu"
-    assert profile.model_ms > 0
-    assert any("LayerNorm" in t.name or "layer_norm" in t.name for t in profile.targets)
-    assert (tmp_path / ".forge" / "artifacts" / "captures").is_dir(), "beside the model file"
+    assert "was written by a newer Forge TUI (schema 7, this one knows 2): upgrade forge-tui" in err

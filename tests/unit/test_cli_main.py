@@ -14,6 +14,7 @@ from forge_tui import __version__
 from forge_tui.cli import app, main, output
 from forge_tui.cli.crash import state_folder
 from forge_tui.core.errors import ConfigError, ExitCode, UsageError
+from forge_tui.models.spec import ModelRequest
 
 FORGE = [sys.executable, "-m", "forge_tui"]
 
@@ -137,14 +138,19 @@ def test_wrong_command_line_is_a_sentence(arguments, begin, command, capsys):
     (["run", "m.py", "--model", "a/b", "--model", "c", "--no-templates", "--evaluations", "7", "--minutes", "1.5",
       "--usd", "2", "--targets", "3", "--target", "RMSNorm", "--start", "norm=k.cu", "--seed", "5", "--threads", "2",
       "--dtype", "bfloat16", "--api-base", "http://x", "--no-compile-baseline", "--headless", "--json", "--detach",
-      "--device", "cpu", "--workspace", "w"], "run", "run",
+      "--device", "cpu", "--workspace", "w", "--inputs", "a.pt", "--vary", "v.py:f", "--phase", "a=1", "--phase", "b=2",
+      "--dynamic", "seq", "--batch", "3", "--length", "4", "--layers", "5", "--attention", "sdpa",
+      "--trust-remote-code", "--capture-gb", "0.5"], "run", "run",
      {"model": "m.py", "models": ["a/b", "c"], "templates": False, "evaluations": 7, "minutes": 1.5, "usd": 2.0,
       "targets": 3, "target_names": ["RMSNorm"], "start": [Path("norm=k.cu")], "seed": 5, "threads": 2,
-      "dtype": "bfloat16", "api_base": "http://x", "compile_baseline": False, "headless": True, "as_json": True,
+      "request": ModelRequest(dtype="bfloat16", inputs="a.pt", vary="v.py:f", phases=("a=1", "b=2"), dynamic=("seq",),
+                              batch=3, length=4, layers=5, attention="sdpa", remote_code=True),
+      "capture_gb": 0.5, "api_base": "http://x", "compile_baseline": False, "headless": True, "as_json": True,
       "detach": True, "device": "cpu", "workspace": "w", "under": "eager"}),
     (["run", "m.py"], "run", "run",
      {"model": "m.py", "models": [], "templates": True, "evaluations": 60, "minutes": 60.0, "usd": None, "targets": 12,
-      "target_names": [], "start": [], "seed": 0, "threads": 0, "dtype": None, "api_base": None,
+      "target_names": [], "start": [], "seed": 0, "threads": 0, "request": ModelRequest(), "capture_gb": 2.0,
+      "api_base": None,
       "compile_baseline": True, "headless": False, "as_json": False, "detach": False, "device": "auto",
       "workspace": None, "under": "eager"}),
     (["resume", "s-1", "--evaluations", "9", "--json"], "run", "resume",
@@ -152,10 +158,11 @@ def test_wrong_command_line_is_a_sentence(arguments, begin, command, capsys):
       "as_json": True, "detach": False}),
     (["check", "m.py", "k.cu", "--target", "t", "--tune", "B=4", "--device", "cuda:1"], "check", "check",
      {"model": "m.py", "kernel": Path("k.cu"), "target": "t", "device": "cuda:1", "workspace": None, "threads": 0,
-      "seed": 0, "dtype": None, "tune": ["B=4"], "print_header": False, "as_json": False}),
+      "seed": 0, "request": ModelRequest(), "capture_gb": 2.0, "tune": ["B=4"], "print_header": False,
+      "as_json": False}),
     (["check", "m.py", "--print-header"], "check", "check",
      {"model": "m.py", "kernel": None, "target": None, "device": "auto", "workspace": None, "threads": 0, "seed": 0,
-      "dtype": None, "tune": [], "print_header": True, "as_json": False}),
+      "request": ModelRequest(), "capture_gb": 2.0, "tune": [], "print_header": True, "as_json": False}),
 ])  # fmt: skip
 def test_options_reach_their_command(arguments, module, name, expected, monkeypatch):
     """What is typed is what the command gets, with the right types and defaults; its exit code is ours."""

@@ -8,9 +8,9 @@ import sys
 import pytest
 
 from forge_tui.cli import output
-from forge_tui.cli.table import Column, render
 from forge_tui.core.errors import EnvironmentFault
 from forge_tui.core.records import Evaluation, Verdict
+from forge_tui.report.table import Column, render
 
 
 @pytest.fixture(autouse=True)

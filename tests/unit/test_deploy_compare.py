@@ -19,14 +19,14 @@ from forge_tui.deploy.compare import (
     run_outputs,
 )
 from forge_tui.models.load import load_model
-from forge_tui.models.spec import parse_model
+from forge_tui.models.spec import ModelRequest, parse_model
 
 
 def load(tmp_path, text, name="model.py", dtype=None):
     """The model of a file with this text."""
     path = tmp_path / name
     path.write_text("import torch\nfrom torch import nn\n" + text)
-    return load_model(parse_model(str(path), dtype), "cpu")
+    return load_model(parse_model(str(path), ModelRequest(dtype=dtype)), "cpu")
 
 
 DEEP = """

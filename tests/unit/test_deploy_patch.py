@@ -7,6 +7,7 @@ import pickle
 import sys
 import threading
 import types
+from typing import ClassVar
 
 import deploy_functions
 import pytest
@@ -166,6 +167,25 @@ def test_static_methods_are_patched_and_stay_static(model):
     assert patch.counts(item.target.id) == (2, {})
     patch.undo()
     assert vars(Ops)["shift"] is before
+
+
+class Registry:
+    """A table of functions by name, as models keep their attention."""
+
+    table: ClassVar[dict] = {"scale": deploy_functions.scale}
+
+
+def test_functions_of_a_table_are_patched(model):
+    """A function that the model looks up in a table is replaced there too, and is back after `undo`."""
+    before = Registry.table["scale"]
+    item = scale_item()
+    patch = Patch(model, [item], own_modules=["deploy_functions"])
+    patch.install()
+    assert Registry.table["scale"] is not before
+    torch.testing.assert_close(Registry.table["scale"](X), X * 2)
+    assert patch.counts(item.target.id) == (1, {})
+    patch.undo()
+    assert Registry.table["scale"] is before
 
 
 def test_several_signatures_of_one_callable_share_a_patch(model):

@@ -13,7 +13,7 @@ import torch
 from forge_tui.core.errors import EnvironmentFault, ExitCode, ModelError, UsageError
 from forge_tui.models.devices import resolve_device
 from forge_tui.models.load import LoadedModel, load_model
-from forge_tui.models.spec import parse_model
+from forge_tui.models.spec import ModelRequest, parse_model
 
 FIXTURES = Path(__file__).parent.parent / "fixtures" / "models"
 HEAD = "import torch\nfrom torch import nn\n"
@@ -24,7 +24,7 @@ def load(tmp_path: Path, text: str, name: str = "net.py", factory: str = "", dty
     """Load a model file with this text."""
     path = tmp_path / name
     path.write_text(text)
-    return load_model(parse_model(f"{path}:{factory}" if factory else str(path), dtype), "cpu")
+    return load_model(parse_model(f"{path}:{factory}" if factory else str(path), ModelRequest(dtype=dtype)), "cpu")
 
 
 def test_build(tmp_path: Path):
@@ -138,7 +138,7 @@ def test_same_weights_in_two_processes():
     """The same seed gives equal weights, inputs and outputs in every process; another seed gives others."""
     code = (
         "import sys, json, hashlib, torch\n"
-        "from forge_tui.models.spec import parse_model\n"
+        "from forge_tui.models.spec import ModelRequest, parse_model\n"
         "from forge_tui.models.load import load_model\n"
         "torch.set_num_threads(1)\n"
         "out = []\n"

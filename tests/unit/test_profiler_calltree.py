@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forge_tui.profiler.calltree import Call, build_tree, merge_passes, self_times, wildcard
+from forge_tui.profiler.calltree import Call, Row, align, build_tree, common_top, self_times, totals_of, wildcard
 
 
 @st.composite
@@ -42,17 +42,33 @@ def test_listener_cost_comes_off_the_parents():
     assert own[1:] == pytest.approx([20.0] * 10)
 
 
-def test_passes_are_merged_by_median():
+def test_passes_are_aligned_by_median():
     """Passes of the same calls give the median of each call."""
-    passes = [[Call("a", -1, t), Call("b", 0, t / 2)] for t in (10.0, 100.0, 20.0)]
-    assert merge_passes(passes) == ([20.0, 10.0], True)
+    base = [Call("a", -1), Call("b", 0)]
+    assert align(base, [(base, [t, t / 2]) for t in (10.0, 100.0, 20.0)]) == ([20.0, 10.0], True)
 
 
 def test_passes_that_differ():
-    """A call that another pass lacks keeps its own time; others are matched by callable and number."""
-    one = [Call("m", -1, 9.0), Call("a", 0, 1.0), Call("b", 0, 2.0), Call("a", 0, 3.0)]
-    two = [Call("m", -1, 11.0), Call("a", 0, 5.0), Call("a", 0, 7.0)]
-    assert merge_passes([one, two]) == ([10.0, 3.0, 2.0, 5.0], False)
+    """Calls are matched by callable and number; one that a pass lacks has the others' median, or nothing."""
+    one = [Call("m", -1), Call("a", 0), Call("b", 0), Call("a", 0), Call("c", 0)]
+    two = [Call("m", -1), Call("a", 0), Call("a", 0), Call("b", 0)]
+    three = [Call("m", -1), Call("a", 0), Call("a", 0)]
+    passes = [(two, [9.0, 1.0, 3.0, 2.0]), (three, [11.0, 5.0, 7.0])]
+    assert align(one, passes) == ([10.0, 3.0, 2.0, 5.0, 0.0], False)
+
+
+def test_totals_hold_all_below():
+    """A total is the call's own value and those of its children's children."""
+    assert totals_of([-1, 0, 1, 0], [1.0, 10.0, 100.0, 1000.0]) == [1111.0, 110.0, 100.0, 1000.0]
+
+
+def test_agreement_of_two_passes():
+    """Instances of a class are one callable; what only one pass ranks high is not agreed on."""
+    calls = [Call("model", -1), *(Call(("module", "A", f"layers.{i}", "m:A"), 0) for i in range(3)),
+             Call(("torch", "F.relu", "", ""), 0), Call(("torch", "F.gelu", "", ""), 0)]  # fmt: skip
+    first = [0.0, 3.0, 3.0, 3.0, 8.0, 1.0]
+    assert common_top([(calls, first), (calls, first)], 2) == 1.0
+    assert common_top([(calls, first), (calls, [0.0, 3.0, 3.0, 3.0, 1.0, 8.0])], 2) == 0.5
 
 
 def test_tree_groups_layers_and_keeps_signatures_apart():
@@ -66,7 +82,8 @@ def test_tree_groups_layers_and_keeps_signatures_apart():
         labels += [("module", "Layer", f"layers.{i}"), ("module", "Norm", f"layers.{i}.norm")]
     totals = [60.0, 10.0, 5.0, 10.0, 5.0, 30.0, 20.0]
     selfs = [10.0, 5.0, 5.0, 5.0, 5.0, 10.0, 20.0]
-    nodes = build_tree(calls, labels, totals, selfs)
+    rows = [Row(c, t, s, 2 * t, 3, {"k": (1, s)}) for c, t, s in zip(calls, totals, selfs, strict=True)]
+    nodes = build_tree(rows, labels)
     assert [(n.name, n.path, n.calls, n.total_us, n.self_us, n.parent, n.group) for n in nodes] == [
         ("M", "", 1, 60.0, 10.0, None, None),
         ("Layer", "layers.*", 3, 50.0, 20.0, 0, None),
@@ -74,6 +91,18 @@ def test_tree_groups_layers_and_keeps_signatures_apart():
         ("Norm", "layers.*.norm", 2, 10.0, 10.0, 1, "g1"),
     ]  # fmt: skip
     assert [n.id for n in nodes] == [0, 1, 2, 3]
+    assert [(n.host_us, n.launches, n.kernels) for n in nodes[1:3]] == [
+        (100.0, 9, {"k": (3, 20.0)}), (40.0, 3, {"k": (1, 20.0)}),
+    ]  # fmt: skip
+
+
+def test_weights_count_calls_and_times():
+    """A call of a phase of weight 128 counts 128 times."""
+    rows = [Row(Call("m", -1), 9.0, 4.0, 9.0), Row(Call("n", 0), 5.0, 5.0, 6.0, 2, {"k": (2, 5.0)}, 128.0)]
+    nodes = build_tree(rows, [("model", "M", ""), ("torch", "n", "")])
+    found = nodes[1]
+    assert (found.calls, found.total_us, found.host_us, found.launches) == (128, 640.0, 768.0, 256)
+    assert found.kernels == {"k": (256, 640.0)}
 
 
 def test_wildcard():

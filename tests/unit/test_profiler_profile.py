@@ -13,7 +13,7 @@ from forge_tui.models.calls import make_reader
 from forge_tui.models.load import LoadedModel, load_model
 from forge_tui.models.resolve import caller
 from forge_tui.models.spec import parse_model
-from forge_tui.profiler import profile as profile_module
+from forge_tui.profiler import targets as targets_module
 from forge_tui.profiler.profile import profile_model
 
 ZOO = Path(__file__).parent.parent / "fixtures" / "models" / "zoo.py"
@@ -26,7 +26,7 @@ def profile_file(path: Path, folder: Path) -> tuple[LoadedModel, Profile]:
     """Profile a file, tiny calls included."""
     loaded = load_model(parse_model(str(path)), "cpu")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(profile_module, "MIN_SHARE", 0.0)
+        patch.setattr(targets_module, "MIN_SHARE", 0.0)
         return loaded, profile_model(loaded, DEVICE, folder, repeats=2, timing_passes=2)
 
 
@@ -59,7 +59,7 @@ REASONS = {
     "uses_value": "Python code in it depends on the values of a tensor",
     "depends_on_data": "the shape of a result depends on values",
     "takes_named_tuple": "pair is of type Pair",
-    "counts": "called on its own it gives other values: out0 differs by",
+    "counts": "it changes STATE, which outlives the call",
     "Sequential": "a module inside it has hooks, which a kernel would skip",
     "ReLU": "it writes into one of its inputs",
     "Tensor.mul": "only modules, functions of the model's own files and torch.nn.functional can be replaced",
@@ -116,9 +116,9 @@ def test_instances_split_by_attributes(zoo):
 
 def test_captured_weights_are_each_instances_own(zoo):
     """Captured calls of several instances hold the weights of each."""
-    _, profile, folder = zoo
+    loaded, profile, folder = zoo
     where = folder / target(profile, "Scaled").capture
-    assert [capture.load(where, i, "cpu")[1][0].item() for i in range(2)] == [1.0, 3.0]
+    assert [capture.load(where, i, "cpu", loaded)[1][0].item() for i in range(2)] == [1.0, 3.0]
 
 
 def test_same_call_written_differently_is_one_target(zoo):
@@ -135,7 +135,7 @@ def test_closure_tensors_are_inputs(zoo):
     loaded, profile, folder = zoo
     reads = target(profile, "reads_table")
     assert [(i.path, i.source) for i in reads.signature.inputs] == [("x", "arg"), ("TABLE", "closure")]
-    x, table = capture.load(folder / reads.capture, 0, "cpu")
+    x, table = capture.load(folder / reads.capture, 0, "cpu", loaded)
     assert torch.equal(table, loaded.source.TABLE)
     assert torch.equal(caller(reads, loaded)([x, table * 2])[0], x * table * 2)
     assert torch.equal(loaded.source.TABLE, table)
@@ -147,7 +147,7 @@ def test_every_target_replays_and_reads(zoo):
     assert len(profile.targets) > 10
     for item in profile.targets:
         for i in range(item.captured_calls):
-            tensors = capture.load(folder / item.capture, i, "cpu")
+            tensors = capture.load(folder / item.capture, i, "cpu", loaded)
             outputs = caller(item, loaded)(tensors)
             assert [(tuple(o.shape), tuple(o.stride())) for o in outputs] == [
                 (o.spec.shape, o.spec.strides) for o in item.signature.outputs
@@ -284,10 +284,12 @@ def test_size_limits(tmp_path):
     extra = "def big(x):\n    return x * 2\ndef small(x):\n    return x[0] + x[1] * 3\n"
     body = "for _ in range(3):\n            x = big(x)\n            y = small(x[:, 0])\n        return y"
     path = write(tmp_path, body, extra)
-    limits = profile_module.Limits(call=40, target=2 * 16, total=1000)
+    loaded = load_model(parse_model(str(path)), "cpu")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(profile_module, "_LIMITS", {"cpu": limits})
-        _, profile = profile_file(path, tmp_path)
-    assert {h.reason for h in profile.hotspots if h.name == "big"} == {"its inputs of 0 MB are too large to capture"}
+        patch.setattr(targets_module, "MIN_SHARE", 0.0)
+        patch.setattr(targets_module, "_TARGET_BYTES", {"cpu": 2 * 16})
+        profile = profile_model(loaded, DEVICE, tmp_path, repeats=2, timing_passes=2, capture_bytes=60)
+    why = "its inputs of 64 bytes are over the size cap of 60 bytes; raise it with --capture-gb"
+    assert {h.reason for h in profile.hotspots if h.name == "big"} == {why}
     assert target(profile, "small").captured_calls == 2
     assert target(profile, "small").calls == 3

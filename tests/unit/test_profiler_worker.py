@@ -39,7 +39,7 @@ async def test_profile_of_an_example(tmp_path):
     assert [i.name for i in softmax.signature.inputs] == ["scores", "mask"]
     assert softmax.signature.scalars[0].value == pytest.approx(32**-0.5)
     assert by_name["apply_rotary_pos_emb"].signature.inputs[0].spec.strides[1:] == (32, 256, 1)
-    assert capture.count(ws.artifacts / norm.capture) == norm.captured_calls == 3
+    assert capture.count(ws.artifacts / norm.capture) == norm.captured_calls == 4
     assert [t.name for t in choose(found, names=("RMSNorm",))] == ["RMSNorm"]
     assert 0 < len(choose(found)) <= 12
     assert 0 < found.model_ms < 60_000

@@ -8,7 +8,8 @@ import store_fixture as fixture
 from forge_tui.core.errors import UsageError
 from forge_tui.core.events import Kind
 from forge_tui.core.paths import Workspace
-from forge_tui.core.records import Evaluation, TargetResult, Verdict
+from forge_tui.core.records import Evaluation, Verdict
+from forge_tui.core.reports import TargetResult
 from forge_tui.report.build import best_node, details, run_report, spending
 from forge_tui.store.reader import Reader
 from forge_tui.store.writer import Store

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 import store_fixture as fixture
 
+from forge_tui.core.reports import RunReport, summary
 from forge_tui.report import format as form
 from forge_tui.report import markdown, text
 from forge_tui.report.build import details
@@ -147,3 +148,59 @@ def test_document_of_a_session_that_only_began(found):
 def test_numbers_are_written_in_fixed_forms(made, expected):
     """Units change at their limits, sums of money and times read as people write them."""
     assert made == expected
+
+
+@pytest.fixture(scope="module")
+def whole(found):
+    """The same session with a profile of everything, on a GPU."""
+    profile = summary(fixture.whole_profile())
+    report = msgspec.structs.replace(found.report, profile=profile, device="cuda:0")
+    return report, msgspec.structs.replace(found, report=report, profile=fixture.whole_profile())
+
+
+def test_table_with_a_profile_of_everything(whole):
+    """How busy the GPU is, then phases, baselines and ceilings behind the targets, in eighty columns."""
+    lines = text.render(whole[0]).splitlines()
+    assert "GPU busy     4.000 ms of 5.000 ms a call, idle 20.0%, 100 launches" in lines
+    assert max(map(len, lines)) <= 80
+    flat = [" ".join(line.split()) for line in lines]
+    for line in ("decode 128 11.7 us 30.0% 7.8 us 33.3% 3", "compile 2.500 ms 2.00x 28.0 s 0.001",
+                 "compile max-autotune-no-cudagraphs: it did not end within 300 s",
+                 "RMSNorm 200.0 us 50.0 us failed", "together: 2 targets 1.625 ms 32.5% failed"):  # fmt: skip
+        assert line in flat, line
+    titles = ["Phases", "Baselines of the model", "Baselines of the targets", "What if: time saved in the whole model"]
+    assert [line for line in lines if line in titles] == titles
+    assert flat.index("Phases") < next(i for i, line in enumerate(flat) if line.startswith("warning"))
+
+
+def test_document_with_a_profile_of_everything(whole):
+    """The same as sections of the document; names with marks do not break the tables."""
+    report, more = whole
+    names = {"test-RMSNorm": "a|b*", "test-F.softmax": "F.softmax"}
+    report = msgspec.structs.replace(report, profile=msgspec.structs.replace(report.profile, target_names=names))
+    lines = markdown.render(report, more).splitlines()
+    at = lines.index("## Profile")
+    assert lines[at - 2].startswith("| matrix rate")
+    for row in ("| of it the GPU is busy | 4.000 ms |", "| idle | 20.0% |", "| launches | 100 |",
+                "| decode | 128 | 11.7 us | 30.0% | 7.8 us | 33.3% | 3 |",
+                "| a\\|b\\* | 1.500 ms 30.0% | loses 250.0 us 10.0% |",
+                "- Compile max-autotune-no-cudagraphs: it did not end within 300 s.",
+                "### What if: time saved in the whole model"):  # fmt: skip
+        assert row in lines, row
+
+
+def test_report_of_the_cpu_says_nothing_of_launches(found):
+    """A profile with one phase and nothing measured beside it adds no line."""
+    assert found.report.profile is not None
+    assert "GPU" not in text.render(found.report)
+    assert "## Profile" not in markdown.render(found.report, found)
+
+
+def test_profile_in_the_json_report(whole):
+    """Numbers of the profile, with the names of the targets that it speaks of; without the call tree."""
+    read = msgspec.json.decode(whole[0].to_json())["profile"]
+    assert (read["busy_ms"], read["idle_share"], read["launches"]) == (4.0, pytest.approx(0.2), 100)
+    assert [p["name"] for p in read["phases"]] == ["prefill", "decode"]
+    assert read["target_names"] == {"test-RMSNorm": "RMSNorm", "test-F.softmax": "F.softmax"}
+    assert "hotspots" not in read
+    assert msgspec.json.decode(whole[0].to_json(), type=RunReport) == whole[0]

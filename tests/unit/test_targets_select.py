@@ -4,9 +4,9 @@ import msgspec
 import pytest
 
 from forge_tui.core.errors import ExitCode, UsageError
-from forge_tui.core.profiles import Hotspot, Profile
+from forge_tui.core.profiles import Hotspot, Profile, WhatIf
 from forge_tui.core.records import Device, KernelInput, KernelOutput, Signature, Target, TensorSpec
-from forge_tui.targets.select import choose
+from forge_tui.targets.select import choose, measured_gains
 
 MODEL_MS = 100.0
 
@@ -144,3 +144,63 @@ def test_what_lies_only_inside_a_target_with_a_kernel_at_hand_is_left_to_it():
     assert names(choose(nested, at_hand=at_hand)) == ["outer", "both"]
     assert names(choose(nested, at_hand=at_hand, names=["inner"])) == ["inner"]
     assert names(choose(nested, at_hand=lambda t: t.name == "inner")) == ["outer", "inner", "both"]
+
+
+def measured(found: Profile, *gains: tuple[str, float], mode: str = "compile", failure: str = "") -> Profile:
+    """The profile with what-if rows: (target's name, milliseconds that the model gains)."""
+    rows = tuple(
+        WhatIf(mode=mode, target_ids=(f"id-{name}",), base_ms=MODEL_MS, ms=None if failure else MODEL_MS - gain,
+               failure=failure)
+        for name, gain in gains
+    )  # fmt: skip
+    return msgspec.structs.replace(found, what_ifs=(*found.what_ifs, *rows))
+
+
+def test_measured_gain_ranks_under_the_mode_it_was_measured_in():
+    """The gain inside the model decides where it is known for the mode; otherwise headroom does."""
+    plain = flat(target("hidden", 30.0), target("fused", 20.0), target("real", 10.0))
+    found = measured(plain, ("hidden", 5.0), ("fused", -3.0), ("real", 9.0))
+    assert names(choose(found, mode="compile")) == ["real", "hidden"]
+    assert names(choose(found, mode="graph")) == ["hidden", "fused", "real"]
+    assert names(choose(found)) == ["hidden", "fused", "real"]
+    assert names(choose(found, mode="compile", names=["fused", "real"])) == ["real", "fused"]
+
+
+def test_unmeasured_and_failed_rows_leave_headroom():
+    """Targets without a measured gain keep their headroom; rows of several targets and failed ones do not count."""
+    plain = flat(target("a", 30.0), target("b", 20.0), target("c", 10.0))
+    found = measured(plain, ("a", 15.0))
+    found = measured(found, ("b", 1.0), failure="it crashed")
+    together = WhatIf(mode="compile", target_ids=("id-b", "id-c"), base_ms=MODEL_MS, ms=MODEL_MS)
+    found = msgspec.structs.replace(found, what_ifs=(*found.what_ifs, together))
+    assert names(choose(found, mode="compile")) == ["b", "a", "c"]
+
+
+def test_gain_of_a_wrapper_holds_for_the_one_that_stands_for_both():
+    """What was measured of an inner target counts for the outer one that is kept, and its own gain before that."""
+    tree = [("Outer", None, 10.0), ("inner", "Outer", 9.8), ("other", None, 5.0)]
+    found = profile([target("Outer", 10.0), target("inner", 9.8), target("other", 5.0, size=3)], tree)
+    assert names(choose(found, mode="eager")) == ["Outer", "other"]
+    assert names(choose(measured(found, ("inner", 1.0), mode="eager"), mode="eager")) == ["other", "Outer"]
+    assert names(choose(measured(found, ("inner", 0.1), mode="eager"), mode="eager")) == ["other"]
+    both = measured(found, ("inner", 0.1), ("Outer", 8.0), mode="eager")
+    assert names(choose(both, mode="eager")) == ["Outer", "other"]
+
+
+def test_containers_gain_what_their_insides_leave():
+    """A layer with matrix work that gains no more than its norms is not chosen; its norms are, by their gain."""
+    targets = [target("Layer", 50.0, flops=10, size=2), target("norm", 30.0)]
+    found = profile(targets, [("Layer", None, 50.0), ("norm", "Layer", 30.0)])
+    assert names(choose(found, mode="eager")) == ["norm", "Layer"]
+    found = measured(found, ("Layer", 12.0), ("norm", 12.0), mode="eager")
+    assert names(choose(found, mode="eager")) == ["norm"]
+
+
+def test_gains_are_relative_to_the_model_beside_them():
+    """A row taken while the machine was slow counts by its ratio, not by its milliseconds."""
+    found = measured(flat(target("a", 30.0), target("b", 20.0)), ("a", 10.0))
+    slow = WhatIf(mode="compile", target_ids=("id-b",), base_ms=10 * MODEL_MS, ms=9.5 * MODEL_MS)
+    whole = WhatIf(mode="compile", target_ids=(), base_ms=MODEL_MS, ms=MODEL_MS)
+    found = msgspec.structs.replace(found, what_ifs=(*found.what_ifs, slow, whole))
+    assert measured_gains(found, "compile") == {"id-a": pytest.approx(10.0), "id-b": pytest.approx(5.0)}
+    assert names(choose(found, mode="compile")) == ["a", "b"]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
+from forge_tui.core.profiles import HotspotKind
 from forge_tui.core.records import Verdict
 from forge_tui.tui import glyphs, text
 from forge_tui.tui.asciifilter import to_ascii
@@ -98,6 +100,10 @@ def test_every_glyph_is_one_cell(glyph_set: glyphs.Glyphs) -> None:
         if isinstance(value, str):
             assert all(cell_len(char) == 1 for char in value), field.name
             assert not glyph_set.ascii or value.isascii(), field.name
+    assert set(glyph_set.kinds) == set(get_args(HotspotKind))
+    for kind in glyph_set.kinds.values():
+        assert cell_len(kind) == 1
+        assert not glyph_set.ascii or kind.isascii()
     for mark in glyph_set.verdicts.values():
         assert cell_len(mark.glyph) == cell_len(mark.letter) == 1
         assert not glyph_set.ascii or (mark.glyph + mark.letter).isascii()

@@ -6,20 +6,23 @@ import asyncio
 from pathlib import Path
 
 from forge_tui.cli import output
-from forge_tui.cli.commands.run import locate, read_start
+from forge_tui.cli.commands.run import gibibytes, locate, read_start
 from forge_tui.core.errors import ExitCode, UsageError
 from forge_tui.core.records import Evaluation, RunOptions, Target, Verdict
-from forge_tui.engine.check import check_kernel, parse_tunables, pick_target, profile_cached
+from forge_tui.engine.check import check_kernel, parse_tunables, pick_target
+from forge_tui.engine.profiles import profile_cached
 from forge_tui.engine.rooms import WorkerRooms
+from forge_tui.models.spec import ModelRequest
 
 
 def check(
     *, model: str, kernel: Path | None, target: str | None, device: str, workspace: str | None, threads: int, seed: int,
-    dtype: str | None, tune: list[str], print_header: bool, as_json: bool,
+    request: ModelRequest, capture_gb: float, tune: list[str], print_header: bool, as_json: bool,
 ) -> int:  # fmt: skip
     """Evaluate a kernel as the search would, or print what a kernel starts from; returns the exit code."""
-    spec, resolved, place = locate(model, device, dtype, workspace)
-    options = RunOptions(model=spec, device=resolved, workspace=str(place.root), threads=threads, seed=seed)
+    spec, resolved, place = locate(model, device, request, workspace)
+    options = RunOptions(model=spec, device=resolved, workspace=str(place.root), threads=threads, seed=seed,
+                         capture_bytes=gibibytes(capture_gb))  # fmt: skip
     rooms = WorkerRooms(options, place, "check")
     if print_header:
         return _print_header(rooms, options, target, as_json=as_json)

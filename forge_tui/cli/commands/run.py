@@ -16,9 +16,11 @@ from forge_tui.cli import output
 from forge_tui.cli.progress import ProgressLines
 from forge_tui.core.errors import ExitCode, ForgeError, UsageError
 from forge_tui.core.paths import Workspace, workspace_for
-from forge_tui.core.records import Language, ModelSpec, RunOptions, RunReport, StartKernel
+from forge_tui.core.records import Language, ModelSpec, RunOptions, StartKernel
+from forge_tui.core.reports import RunReport
 from forge_tui.engine.client import EngineProcess, start_engine
-from forge_tui.models.spec import is_example, parse_model
+from forge_tui.models.download import fetch
+from forge_tui.models.spec import ModelRequest, home_of, hub_model, is_example, parse_model
 from forge_tui.report.build import run_report
 from forge_tui.store.reader import Reader
 
@@ -28,24 +30,24 @@ POLL_S = 0.2
 def run(
     *, model: str, device: str, workspace: str | None, models: list[str], templates: bool, under: str,
     evaluations: int, minutes: float, usd: float | None, targets: int, target_names: list[str], start: list[Path],
-    seed: int, threads: int, dtype: str | None, api_base: str | None, compile_baseline: bool, headless: bool,
-    as_json: bool, detach: bool,
+    seed: int, threads: int, request: ModelRequest, capture_gb: float, api_base: str | None, compile_baseline: bool,
+    headless: bool, as_json: bool, detach: bool,
 ) -> int:  # fmt: skip
     """Take a model from slow to faster; returns the exit code."""
     if under != "eager":
         raise UsageError(f"--under {under} is not supported yet.", "Leave it out, or say --under eager.")
-    spec, resolved, place = locate(model, device, dtype, workspace)
+    spec, resolved, place = locate(model, device, request, workspace)
     options = RunOptions(
         model=spec, device=resolved, workspace=str(place.root),
         proposers=(("templates",) if templates else ()) + tuple(models), max_evaluations=evaluations,
         max_minutes=minutes, max_usd=usd, max_targets=targets, seed=seed, threads=threads,
         target_names=tuple(target_names), start=tuple(read_start(p, resolved) for p in start), api_base=api_base,
-        compile_baseline=compile_baseline,
+        compile_baseline=compile_baseline, capture_bytes=gibibytes(capture_gb),
     )  # fmt: skip
     if not options.proposers and not options.start:
         raise UsageError("Nobody is left to write kernels.", "Leave out --no-templates, or name a --model.")
-    request = {"run": msgspec.to_builtins(options)}
-    return _follow(place, request, headless=headless, as_json=as_json, detach=detach)
+    order = {"run": msgspec.to_builtins(options)}
+    return _follow(place, order, headless=headless, as_json=as_json, detach=detach)
 
 
 def resume(
@@ -62,18 +64,33 @@ def resume(
     return _follow(place, request, headless=headless, as_json=as_json, detach=detach)
 
 
-def locate(model: str, device: str, dtype: str | None, workspace: str | None) -> tuple[ModelSpec, str, Workspace]:
+def locate(
+    model: str, device: str, request: ModelRequest, workspace: str | None
+) -> tuple[ModelSpec, str, Workspace]:  # fmt: skip
     """The model, the device and the workspace that a command line means; packaged examples are bfloat16 on CUDA.
+
+    A model of the Hugging Face hub is downloaded into its cache, by a process that alone has the token.
 
     Raises:
         UsageError: there is no such model or device.
+        EnvironmentFault: the hub cannot be reached.
     """
-    spec = parse_model(model, dtype)
-    place = workspace_for(None if is_example(spec) else spec.path, workspace)
     resolved = resolve_device(device)
-    if is_example(spec) and dtype is None and resolved.startswith("cuda"):
+    hub = hub_model(model)
+    downloaded = None
+    if hub is not None:
+        output.note(f"Looking for {hub.repository} on the Hugging Face hub ...")
+        downloaded = fetch(hub, remote_code=request.remote_code)
+    spec = parse_model(model, request, downloaded)
+    place = workspace_for(home_of(spec), workspace)
+    if is_example(spec) and request.dtype is None and resolved.startswith("cuda"):
         spec = msgspec.structs.replace(spec, dtype="bfloat16")
     return spec, resolved, place
+
+
+def gibibytes(count: float) -> int:
+    """Bytes of so many GiB."""
+    return round(count * 2**30)
 
 
 def resolve_device(text: str) -> str:

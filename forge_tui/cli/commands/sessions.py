@@ -6,11 +6,11 @@ import contextlib
 import time
 
 from forge_tui.cli import output
-from forge_tui.cli.table import Column, render, terminal_width
 from forge_tui.core.errors import ExitCode
 from forge_tui.core.paths import workspace_for
 from forge_tui.core.records import SessionInfo
 from forge_tui.report.format import money, times
+from forge_tui.report.table import Column, render
 from forge_tui.store.reader import Reader
 
 _LIVE = ("starting", "profiling", "searching", "deploying")
@@ -60,4 +60,4 @@ def _as_table(found: list[tuple[SessionInfo, float | None]]) -> str:
          time.strftime("%m-%d %H:%M", time.localtime(info.updated_at)))
         for info, speedup in found
     ]  # fmt: skip
-    return render(columns, rows, terminal_width())
+    return render(columns, rows, output.terminal_width())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 from textual.app import ComposeResult
 
 from forge_tui.core.profiles import Hotspot
@@ -15,6 +17,15 @@ from forge_tui.tui.widgets.lines import Line
 from forge_tui.tui.widgets.treelist import TreeList
 
 _BAR = 8
+_LEAST_NAME = 24
+#: a model whose device waits longer than this share is bound by launches, and faster kernels alone gain little
+_LAUNCH_BOUND = 0.3
+_TALL = 14
+"""Rows of the pane from which on there is a second line of detail."""
+#: columns with their widths, and the order in which they go where it is narrow: the last of `_LEAVE` first
+_COLUMNS = (("calls", 6), ("total", 9), ("self", 9), ("share", 6), ("floor", 6), ("headroom", 10), ("bar", _BAR),
+            ("launches", 8), ("best", 7))  # fmt: skip
+_LEAVE = ("headroom", "floor", "calls", "self", "launches", "bar")
 
 
 class HotspotList(TreeList):
@@ -31,17 +42,7 @@ class HotspotList(TreeList):
         """Show another call tree, opened down to the targets."""
         self.spots = {spot.id: spot for spot in hotspots}
         self._most = max((spot.headroom_ms for spot in hotspots), default=0.0)
-        children: dict[int | None, list[Hotspot]] = {}
-        for spot in hotspots:
-            parent = spot.parent if spot.parent in self.spots else None
-            children.setdefault(parent, []).append(spot)
-        model: TreeModel[int] = TreeModel()
-        queue = sorted(children.get(None, []), key=lambda s: -s.total_ms)
-        while queue:
-            spot = queue.pop(0)
-            model.add(spot.id, spot.parent)
-            queue.extend(sorted(children.get(spot.id, []), key=lambda s: -s.total_ms))
-        self.reset(model)
+        self.reset(tree_of(hotspots))
         self.open_targets()
         offered = [spot for spot in hotspots if spot.target_id is not None]
         if offered:
@@ -71,10 +72,18 @@ class HotspotList(TreeList):
 
     def columns(self, width: int) -> list[tuple[str, int]]:
         """Names and widths of the columns beside the name's; fewer where it is narrow."""
-        columns = [("calls", 6), ("time", 9), ("share", 6), ("headroom", 10), ("bar", _BAR), ("best", 7)]
-        if width < 72:
-            columns = [c for c in columns if c[0] not in ("calls", "bar")]
+        columns = [c for c in _COLUMNS if c[0] != "launches" or self.on_gpu]
+        leave = list(_LEAVE)
+        while leave and width - sum(size + 1 for _, size in columns) < _LEAST_NAME:
+            gone = leave.pop()
+            columns = [c for c in columns if c[0] != gone]
         return columns
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether launches mean something."""
+        profile = self.state.profile
+        return profile is not None and profile.device.kind == "cuda"
 
     def node_pieces(self, node: int, width: int) -> list[Piece]:
         """Name, then the columns."""
@@ -83,10 +92,10 @@ class HotspotList(TreeList):
         view = self.state.targets.get(spot.target_id or "")
         searched = view is not None and self.state.is_searched(view.target.id)
         mark = self.glyphs.target if searched else self.glyphs.offered if view else " "
-        lead = f"{mark} {self.guides(node)} "
+        lead = f"{mark} {self.guides(node)}{self.glyphs.kinds[spot.kind]} "
         room = width - len(lead) - sum(size + 1 for _, size in columns)
         name = fit(shorten_middle(clean(spot.name), room, self.glyphs.ellipsis), room, self.glyphs.ellipsis)
-        quiet = spot.reason and spot.kind != "model" and view is None
+        quiet = spot.reason and spot.kind not in ("model", "phase") and view is None
         strong = "strong" if searched else "muted" if quiet else "text"
         if view and view.target.id == self.shown_target:
             strong = "target"
@@ -101,8 +110,14 @@ class HotspotList(TreeList):
         match column:
             case "calls":
                 return str(spot.calls), "muted"
-            case "time":
+            case "total":
                 return time_ms(spot.total_ms), "text"
+            case "self":
+                return time_ms(spot.self_ms), "muted"
+            case "floor":
+                return (f"{100 * share:.0f}%", "text") if (share := reached(spot)) is not None else ("", "text")
+            case "launches":
+                return (str(spot.launches), "muted") if spot.launches else ("", "text")
             case "share":
                 return f"{100 * spot.share:.1f}%", "text"
             case "headroom":
@@ -126,7 +141,27 @@ class HotspotList(TreeList):
     def node_text(self, node: int) -> str:
         """Name, path and reason."""
         spot = self.spots[node]
-        return f"{spot.name} {spot.path} {spot.reason}"
+        return f"{spot.name} {spot.kind} {spot.path} {spot.reason} {spot.signature}"
+
+
+def tree_of(hotspots: tuple[Hotspot, ...]) -> TreeModel[int]:
+    """The call tree, siblings longest first."""
+    ids = {spot.id for spot in hotspots}
+    children: dict[int | None, list[Hotspot]] = {}
+    for spot in hotspots:
+        children.setdefault(spot.parent if spot.parent in ids else None, []).append(spot)
+    model: TreeModel[int] = TreeModel()
+    queue = deque(sorted(children.get(None, []), key=lambda s: -s.total_ms))
+    while queue:
+        spot = queue.popleft()
+        model.add(spot.id, spot.parent)
+        queue.extend(sorted(children.get(spot.id, []), key=lambda s: -s.total_ms))
+    return model
+
+
+def reached(spot: Hotspot) -> float | None:
+    """How much of its floor a callable reaches, 0 to 1; None where there is no floor."""
+    return min(1.0, spot.floor_ms / spot.total_ms) if spot.floor_ms > 0 and spot.total_ms > 0 else None
 
 
 class HotspotsPane(Pane):
@@ -140,13 +175,15 @@ class HotspotsPane(Pane):
         super().__init__(paint, glyphs, state, self.rows)
         self.header = Line(paint)
         self.detail = Line(paint)
+        self.numbers = Line(paint)
 
     def compose(self) -> ComposeResult:
-        """Title, column names, tree, detail."""
+        """Title, column names, tree, detail in one line or two."""
         yield self.title_line
         yield self.header
         yield self.rows
         yield self.detail
+        yield self.numbers
 
     def renew(self, *, rebuilt: bool) -> None:
         """Show the state again; `rebuilt` after a new profile."""
@@ -158,8 +195,13 @@ class HotspotsPane(Pane):
         profile = self.state.profile
         title: list[Piece] = []
         if profile is not None:
-            title = [(f"{time_ms(profile.model_ms)} a model call", "text"),
-                     (f" {self.glyphs.dot} {len(self.state.order)} targets", "muted")]  # fmt: skip
+            title = [(f"{time_ms(profile.model_ms)} a model call", "text")]
+            dot = f" {self.glyphs.dot} "
+            if profile.device.kind == "cuda" and profile.busy_ms:
+                idle = profile.idle_share
+                title.append((f"{dot}GPU idle {100 * idle:.0f}%", "warning" if idle > _LAUNCH_BOUND else "muted"))
+                title.append((f"{dot}{profile.launches} launches", "muted"))
+            title.append((f"{dot}{len(self.state.order)} targets", "muted"))
         self.show_title(title)
         self.show_detail()
 
@@ -180,8 +222,11 @@ class HotspotsPane(Pane):
         node = self.rows.cursor_node
         spot = self.rows.spots.get(node) if node is not None else None
         self.detail.show(self._detail(spot) if spot is not None else [])
+        self.numbers.display = self.size.height >= _TALL
+        self.numbers.show(self._numbers(spot) if spot is not None else [])
 
     def _detail(self, spot: Hotspot) -> list[Piece]:
+        """What it is, why it is no target, and its signature."""
         view = self.state.targets.get(spot.target_id or "")
         dot = f" {self.glyphs.dot} "
         if view is not None:
@@ -191,13 +236,36 @@ class HotspotsPane(Pane):
             if not self.state.is_searched(target.id):
                 return [(f" {self.glyphs.offered} {clean(target.name)}", "text"),
                         (f"{dot}not among the targets of the search so far", "muted")]  # fmt: skip
-            signature = one_line(target.signature.describe().replace("->", self.glyphs.arrow))
+            signature = self._arrow(target.signature.describe())
             return [(f" {self.glyphs.target} {clean(target.name)}", "target"),
                     (f"{dot}{target.bound}-bound{dot}{signature}", "muted")]  # fmt: skip
-        text = one_line(spot.path or spot.name)
+        place = f"{spot.kind} {one_line(spot.path or spot.name)}"
+        more = dot.join(filter(None, (place, self._arrow(spot.signature))))
         if spot.reason:
-            return [(f" {one_line(spot.reason)}", "text"), (f"{dot}{text}", "muted")]
-        return [(f" {text}", "muted")]
+            return [(f" {one_line(spot.reason)}", "text"), (f"{dot}{more}", "muted")]
+        return [(f" {more}", "muted")]
+
+    def _numbers(self, spot: Hotspot) -> list[Piece]:
+        """What has no column where it is narrow, what the model would gain, and the longest kernels."""
+        shown = {name for name, _ in self.rows.columns(max(20, self.rows.room))}
+        facts = []
+        if "calls" not in shown:
+            facts.append(f"{spot.calls} {'call' if spot.calls == 1 else 'calls'}")
+        if "self" not in shown:
+            facts.append(f"self {time_ms(spot.self_ms)}")
+        if (share := reached(spot)) is not None:
+            facts.append(f"floor {time_ms(spot.floor_ms)}" + ("" if "floor" in shown else f" ({100 * share:.0f}%)"))
+        if self.rows.on_gpu:
+            facts.append(f"host {time_ms(spot.host_ms)}")
+            facts += [f"{spot.launches} launches"] if "launches" not in shown else []
+        gains = [f"{w.mode} {time_ms(w.gain_ms)}" for w in self.state.profile.what_ifs
+                 if w.target_ids == (spot.target_id,) and not w.failure] if self.state.profile else []  # fmt: skip
+        facts += [f"at its floor the model gains {', '.join(gains)}"] if gains else []
+        facts += [f"{one_line(k.short_name)} {time_ms(k.total_ms)}" for k in spot.kernels]
+        return [(" " + f" {self.glyphs.dot} ".join(facts), "muted")] if facts else []
+
+    def _arrow(self, signature: str) -> str:
+        return one_line(signature.replace("->", self.glyphs.arrow))
 
     def set_empty(self, first_run: str) -> None:
         """The sentence for a pane without rows; `first_run` where there is no session at all."""

@@ -1,0 +1,86 @@
+"""What `run` and `report` say of a session in the end."""
+
+from __future__ import annotations
+
+import msgspec
+
+from forge_tui.core.profiles import Baseline, PhaseTime, Profile, TargetBaselines, WhatIf
+from forge_tui.core.records import Record, Under, Verdict
+
+
+class TargetResult(Record, frozen=True, kw_only=True):
+    """One line of the final report."""
+
+    name: str
+    signature: str
+    calls: int
+    share: float
+    headroom_ms: float
+    verdict: Verdict | None
+    baseline_us: float | None
+    best_us: float | None
+    speedup: float | None
+    speedup_ci: tuple[float, float] | None
+    evaluations: int
+    deployed: bool
+    why_not: str = ""
+
+
+class ProfileSummary(Record, frozen=True, kw_only=True):
+    """What a report says of the profile; the call tree stays with `profile`."""
+
+    model_ms: float
+    busy_ms: float
+    """Device time of one model call in which a kernel ran; on the CPU the same as `model_ms`."""
+    idle_share: float
+    """Share of the model's time in which the device waits for the next launch, 0 to 1."""
+    launches: int
+    overhead: float
+    agreement: float
+    phases: tuple[PhaseTime, ...] = ()
+    baselines: tuple[Baseline, ...] = ()
+    target_baselines: tuple[TargetBaselines, ...] = ()
+    what_ifs: tuple[WhatIf, ...] = ()
+    target_names: dict[str, str] = msgspec.field(default_factory=dict)
+    """By the ids that `target_baselines` and `what_ifs` name."""
+
+
+class RunReport(Record, frozen=True, kw_only=True):
+    """What `run --json` prints."""
+
+    session: str
+    model: str
+    device: str
+    under: Under
+    baseline_ms: float | None
+    deployed_ms: float | None
+    speedup: float | None
+    speedup_ci: tuple[float, float] | None
+    speedup_vs_eager: float | None
+    speedup_vs_best: float | None
+    baselines_ms: dict[str, float]
+    """Whole model by baseline name; `eager` is always there once measured."""
+    baseline_failures: dict[str, str]
+    max_abs_error: float | None
+    targets: tuple[TargetResult, ...]
+    evaluations: int
+    cost_usd: float
+    cost_is_lower_bound: bool
+    stop_reason: str
+    state: str
+    elapsed_s: float
+    warnings: tuple[str, ...] = ()
+    profile: ProfileSummary | None = None
+    """None before the model was profiled."""
+
+
+def summary(profile: Profile) -> ProfileSummary:
+    """What a report says of a profile."""
+    named = {w for what_if in profile.what_ifs for w in what_if.target_ids}
+    named |= {t.target_id for t in profile.target_baselines}
+    return ProfileSummary(
+        model_ms=profile.model_ms, busy_ms=profile.busy_ms, idle_share=profile.idle_share, launches=profile.launches,
+        overhead=profile.overhead, agreement=profile.agreement, phases=profile.phases, baselines=profile.baselines,
+        target_baselines=profile.target_baselines, what_ifs=profile.what_ifs,
+        target_names={t.id: t.name for t in profile.targets if t.id in named},
+    )  # fmt: skip

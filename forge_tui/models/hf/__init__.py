@@ -1,0 +1,1 @@
+"""Models by their Hugging Face configuration, with random weights and inputs of their own."""

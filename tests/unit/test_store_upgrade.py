@@ -1,0 +1,89 @@
+"""Databases of earlier layouts: read as they are, brought up to date by a writer."""
+
+import contextlib
+import sqlite3
+
+import msgspec
+import pytest
+import sqlite_utils
+import store_fixture as fixture
+
+from forge_tui.core.paths import Workspace
+from forge_tui.core.profiles import Hotspot, KernelTime
+from forge_tui.store import codec, schema
+from forge_tui.store.reader import Reader
+from forge_tui.store.version import SCHEMA_VERSION
+from forge_tui.store.writer import Store
+
+OLD_HOTSPOT = ("id", "parent", "name", "kind", "path", "calls", "total_ms", "self_ms", "share", "headroom_ms",
+               "target_id", "reason")  # fmt: skip
+
+
+@pytest.fixture
+def old(tmp_path):
+    """A workspace as version 1 wrote it, with one profiled session."""
+    workspace = Workspace(tmp_path / ".forge")
+    workspace.prepare()
+    first = sqlite_utils.Migrations("forge-tui")
+    first(name="0001_first_layout")(schema.first_layout)
+    db = sqlite_utils.Database(workspace.database)
+    first.apply(db)
+    profile = fixture.profile()
+    bare = {"device": msgspec.to_builtins(profile.device), "model_ms": 5.0, "overhead": 1.5, "hotspots": [],
+            "targets": [], "warnings": ["old"]}  # fmt: skip
+    with db.conn:
+        db.execute("INSERT INTO sessions (id, model, options, state, created_at, updated_at) VALUES (?, ?, ?, ?, 1, 1)",
+                   ["old-1", "m.py", codec.dump(fixture.options(workspace)), "done"])  # fmt: skip
+        db.execute("INSERT INTO profiles VALUES ('old-1', 5.0, 1.5, ?)", [codec.dump(bare)])
+        for place, spot in enumerate(profile.hotspots):
+            marks = ", ".join("?" for _ in OLD_HOTSPOT)
+            columns = f"session_id, position, {', '.join(OLD_HOTSPOT)}"
+            db.execute(f"INSERT INTO hotspots ({columns}) VALUES ('old-1', {place}, {marks})",
+                       [getattr(spot, name) for name in OLD_HOTSPOT])  # fmt: skip
+    db.conn.close()
+    return workspace
+
+
+def test_version_one_is_read_without_being_changed(old):
+    """What the older layout lacks has its default; reading leaves the file as it is."""
+    before = old.database.read_bytes()
+    with contextlib.closing(Reader.open(old)) as reader:
+        profile = reader.profile("old-1")
+        assert profile.hotspots == fixture.profile().hotspots
+        assert (profile.warnings, profile.phases, profile.busy_ms, profile.idle_share) == (("old",), (), 0.0, 0.0)
+        assert reader.session("old-1").options.model.text == "example:tiny-llm"
+    assert old.database.read_bytes() == before
+
+
+def test_writer_upgrades_under_an_open_reader(old):
+    """A writer adds the new columns; a reader that was open before goes on, and sees what is new."""
+    with contextlib.closing(Reader.open(old)) as reader:
+        assert len(reader.hotspots("old-1")) == 3
+        with contextlib.closing(Store.open(old)) as store:
+            assert reader.hotspots("old-1") == list(fixture.profile().hotspots)
+            name = store.create_session(fixture.options(old)).id
+            store.save_profile(name, fixture.whole_profile())
+            assert reader.profile(name) == fixture.whole_profile()
+    with contextlib.closing(sqlite3.connect(old.database)) as raw:
+        assert raw.execute("SELECT schema_version FROM meta").fetchone() == (SCHEMA_VERSION,)
+        assert raw.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    with contextlib.closing(Store.open(old)) as store, contextlib.closing(Reader.open(old)) as reader:
+        assert reader.hotspots("old-1") == list(fixture.profile().hotspots), "upgrading twice changes nothing"
+        assert store.warnings == ()
+
+
+def test_every_column_of_a_hotspot_comes_back(tmp_path):
+    """Floors, host time, launches, signature and kernels are kept, foreign text in them too."""
+    spot = Hotspot(
+        id=7, parent=None, name="p\udcff", kind="phase", path="", calls=129, total_ms=1.5, self_ms=0.25, share=1.0,
+        floor_ms=0.75, bound="launch", host_ms=3.5, launches=2**40, signature="f32[2] -> f32[2]", reason="a phase",
+        kernels=(KernelTime(name='void k<"a\n", 1>()', launches=3, total_ms=0.125),),
+    )  # fmt: skip
+    profile = fixture.profile(hotspots=(spot,), targets=())
+    with contextlib.closing(Store.open(Workspace(tmp_path))) as store:
+        name = store.create_session(fixture.options(Workspace(tmp_path))).id
+        store.save_profile(name, profile)
+    with contextlib.closing(Reader.open(Workspace(tmp_path))) as reader:
+        found = reader.hotspots(name)
+    assert found == [msgspec.structs.replace(spot, name=found[0].name)]
+    assert found[0].name.startswith("p")
