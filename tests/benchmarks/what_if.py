@@ -2,7 +2,7 @@
 
 Usage: python tests/benchmarks/what_if.py MODEL [--device cuda:0] [--top 5] [--modes eager,compile,graph]
        [--no-baselines] [--tf32] [--dtype bfloat16] [--length N] [--batch N] [--layers N] [--attention eager]
-       [--out FILE] [--workspace FOLDER] [--minutes 30]
+       [--phase decode=0] [--target NAME ...] [--out FILE] [--workspace FOLDER] [--minutes 30]
 
 MODEL is what forge-tui takes: a file, example:NAME, hf:FOLDER. The profile is made anew; with --out the whole profile,
 baselines and what-ifs included, is written as JSON. Also prints what a stand-in itself costs on the host.
@@ -88,12 +88,13 @@ async def measure(arguments: argparse.Namespace, place: Workspace) -> Profile:
     """Profile, baselines, what-ifs."""
     place.prepare()
     request = ModelRequest(dtype=arguments.dtype, batch=arguments.batch, length=arguments.length,
-                           layers=arguments.layers, attention=arguments.attention)  # fmt: skip
+                           layers=arguments.layers, attention=arguments.attention,
+                           phases=tuple(arguments.phase))  # fmt: skip
     spec = parse_model(arguments.model, request)
     log = place.logs / "what_if.log"
     common: dict[str, Any] = {"device_name": arguments.device, "log": log, "on_progress": say}
     profile = await client.profile(spec, arguments.device, place, log=log, timeout_s=1200)
-    ids = [t.id for t in choose(profile, max_targets=arguments.top)]
+    ids = [t.id for t in choose(profile, names=arguments.target, max_targets=arguments.top)]
     left = arguments.minutes * 60
     modes = tuple(arguments.modes.split(",")) if arguments.modes else ()
     started = time.monotonic()
@@ -117,6 +118,8 @@ def main() -> None:
     parser.add_argument("--tf32", action="store_true")
     parser.add_argument("--dtype")
     parser.add_argument("--attention")
+    parser.add_argument("--phase", action="append", default=[])
+    parser.add_argument("--target", action="append", default=[])
     for name in ("--batch", "--length", "--layers"):
         parser.add_argument(name, type=int)
     parser.add_argument("--minutes", type=float, default=30.0)

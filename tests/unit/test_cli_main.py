@@ -276,6 +276,6 @@ def test_ctrl_c_while_a_command_works(tmp_path):
         process.kill()
     assert process.returncode == 130
     assert json.loads(out)["error"]["what"] == "Interrupted."
-    assert err == "forge-tui: Interrupted.\n"
+    assert err == f"Profiling {model} on cpu ...\nforge-tui: Interrupted.\n"
     stat = Path(f"/proc/{began.read_text()}/stat")
     assert not stat.exists() or stat.read_text().split()[2] == "Z"

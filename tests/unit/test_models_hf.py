@@ -66,6 +66,7 @@ CONFIGS = {
     "sdxl": UNET | {"addition_embed_type": "text_time", "addition_time_embed_dim": 8,
                     "projection_class_embeddings_input_dim": 64},
 }  # fmt: skip
+NO_TEXT = {key: {"length": None} for key in ("resnet", "vit", "vae")}
 DENOISED = {"sample": (2, 4, 8, 8), "timestep": (), "encoder_hidden_states": (2, 12, 16)}
 #: (class, phases with their shapes)
 EXPECTED = {
@@ -123,7 +124,7 @@ def same(a: object, b: object) -> bool:
 @pytest.mark.parametrize("name", CONFIGS)
 def test_models(tmp_path: Path, name: str):
     """Every kind of model is built and has its phases; each call gives the same finite outputs again."""
-    loaded = load(tmp_path, CONFIGS[name])
+    loaded = load(tmp_path, CONFIGS[name], **NO_TEXT.get(name, {}))
     kind, phases = EXPECTED[name]
     assert type(loaded.module).__name__ == kind
     assert type(loaded.module).__module__ in loaded.own_modules
@@ -256,7 +257,7 @@ def test_diffusion_inputs_take_the_dtype_but_the_timestep(tmp_path: Path):
 
 def test_vae_decodes(tmp_path: Path):
     """An autoencoder's call decodes latents of the size that its images have."""
-    loaded = load(tmp_path, CONFIGS["vae"])
+    loaded = load(tmp_path, CONFIGS["vae"], length=None)
     assert loaded.has_workload
     (image,) = loaded.run()
     assert loaded.phases[0].workload.latents.shape == (2, 4, 16, 16)
@@ -287,7 +288,7 @@ def test_attention_is_chosen(tmp_path: Path):
 )  # fmt: skip
 def test_layers_are_limited(tmp_path: Path, name: str, layers: int, counted):
     """Every stack has at most so many layers, and the model still runs."""
-    loaded = load(tmp_path, CONFIGS[name], layers=layers)
+    loaded = load(tmp_path, CONFIGS[name], layers=layers, **NO_TEXT.get(name, {}))
     assert counted(loaded.module) == layers
     assert list(leaves(loaded.run()))
 
@@ -363,6 +364,8 @@ def test_phases_are_weighted(tmp_path: Path):
         ({"_class_name": "DDIMScheduler"}, {}, UsageError, "DDIMScheduler is no model"),
         ({"model_type": "time_series_transformer", "prediction_length": 4}, {}, ModelError,
          r"takes past_values, which its configuration does not describe\. Write a \.py file"),
+        (CONFIGS["vit"], {}, UsageError, "ViTForImageClassification reads no text, so there is nothing of --length 12"),
+        (CONFIGS["vae"], {}, UsageError, r"AutoencoderKL reads no text, .*Leave it out\."),
         ({"_class_name": "AutoencoderKLWan", "base_dim": 16}, {}, ModelError, "takes latents"),
         ({"_class_name": "WanTransformer3DModel", "num_layers": 1, "num_attention_heads": 2}, {}, ModelError,
          "takes hidden_states, which"),

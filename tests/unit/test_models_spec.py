@@ -12,8 +12,9 @@ import pytest
 from forge_tui.cli import main
 from forge_tui.cli.commands.run import locate
 from forge_tui.core.errors import ExitCode, UsageError
-from forge_tui.core.records import ModelSpec
+from forge_tui.core.records import HfOptions, ModelSpec
 from forge_tui.models.spec import EXAMPLES, ModelRequest, content_hash, home_of, parse_model
+from forge_tui.store.naming import stem
 
 
 @pytest.fixture
@@ -271,3 +272,20 @@ def test_spec_survives_json(folder: Path):
     """The spec is the same behind the pipe to a worker."""
     spec = parse_model(f"hf:{folder}", ModelRequest(layers=3, phases=("decode=2",), dynamic=("seq",)))
     assert msgspec.convert(json.loads(spec.to_json()), ModelSpec) == spec
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "name"),
+    [
+        ("hf:./qwen", "/m/qwen/config.json", "qwen"),
+        ("hf:.", "/m/my model/config.json", "my-model"),
+        ("hf:resnet50.json", "/m/resnet50.json", "resnet50"),
+        ("hf:org/sd-3.5/vae@v1", "/c/models--org--sd/snapshots/abc/vae/config.json", "sd-3.5-vae"),
+        ("config.py", "/m/config.py", "config"),
+        ("example:tiny-llm", "/e/tiny_llm.py", "tiny-llm"),
+    ],
+)
+def test_sessions_are_named_by_the_model(text: str, path: str, name: str):
+    """A configuration's session is named by its folder, or by its place on the hub, not by `config`."""
+    hf = HfOptions() if text.startswith("hf:") else None
+    assert stem(ModelSpec(text=text, path=path, hf=hf)) == name

@@ -66,8 +66,10 @@ def build(
     decodes = hasattr(module, "decode") and not _denoises(module)
     found = HfModel(module, entry="decode" if decodes else "forward")
     if with_inputs:
-        inputs = _Inputs(module, Maker(spec.hf, device, dtype, seed))
+        maker = Maker(spec.hf, device, dtype, seed)
+        inputs = _Inputs(module, maker)
         found.phases = (inputs.decoding() if decodes else inputs.denoising(),)
+        maker.check_length(module)
     return found
 
 
@@ -172,6 +174,7 @@ class _Inputs:
         return 64
 
     def _tokens(self) -> int:
+        self.maker.has_text = True
         return self.maker.options.length or _TEXT_TOKENS.get(self.name, 512 if "txt_ids" in self.parameters else 77)
 
     def _added(self) -> dict[str, Any] | None:

@@ -57,12 +57,14 @@ def build(
     module.to(device)
     found = HfModel(module, modules=_attention_modules(config))
     if with_inputs:
+        maker = Maker(spec.hf, device, dtype, seed)
         try:
-            found.phases = phases_of(library, module, Maker(spec.hf, device, dtype, seed))
+            found.phases = phases_of(library, module, maker)
         except ModelError as error:
             if spec.hf.layers is None:
                 raise
             raise ModelError(error.what, f"Perhaps it needs more than {spec.hf.layers} layers. {error.hint}") from error
+        maker.check_length(module)
     return found
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from forge_tui.core.errors import ModelError
+from forge_tui.core.errors import ModelError, UsageError
 from forge_tui.core.records import HfOptions
 from forge_tui.models.phases import Phase
 
@@ -38,7 +38,19 @@ class Maker:
         self.options = options
         self.device = device
         self.dtype = dtype
+        self.has_text = False
+        """Whether an input's size is the length of a text."""
         self._generator = torch.Generator().manual_seed(seed)
+
+    def check_length(self, module: nn.Module) -> None:
+        """Refuse a length that no input has.
+
+        Raises:
+            UsageError: one was said.
+        """
+        if self.options.length is not None and not self.has_text:
+            raise UsageError(f"{type(module).__name__} reads no text, so there is nothing of --length "
+                             f"{self.options.length}.", "Leave it out.")  # fmt: skip
 
     def normal(self, *shape: int) -> Tensor:
         """Standard normal values in the model's dtype."""

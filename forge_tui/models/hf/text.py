@@ -94,6 +94,7 @@ class _Inputs:
     def length(self, spare: int, skipped: re.Pattern[str] = _NOT_TEXT, config: Any = None) -> int:
         """Tokens of a text, with so many positions left for more."""
         config = config or self.config.get_text_config()
+        self.maker.has_text = True
         said = [n for name in _POSITIONS if type(n := getattr(config, name, None)) is int and n > 0]
         if hasattr(config, "relative_attention_num_buckets"):
             said = []
