@@ -37,6 +37,14 @@ from forge_tui.targets.select import choose
 HEARTBEAT_S = 2.0
 
 
+#: share of the time in which the device waits for launches, from which headroom says little of what a model gains
+_WAITING = 0.1
+
+
+def _waits(profile: Profile) -> bool:
+    return profile.device.kind == "cuda" and profile.idle_share > _WAITING
+
+
 class Engine:
     """Runs one session. `run` returns when it is done, interrupted or failed; the store says which."""
 
@@ -137,16 +145,34 @@ class Engine:
         if kept is not None:
             self._log("info", "The saved profile still holds and is used; forge-tui profile --fresh renews it.")
         profile = kept or profiles.keep(await self._rooms.profile(), self._options, place)
+        if _waits(profile) and not any(row.mode == self._options.under for row in profile.what_ifs):
+            profile = profiles.keep(await self._what_if(profile), self._options, place)
         self._store.save_device(self._id, profile.device)
         self._store.save_profile(self._id, profile)
         for text in profile.warnings:
             self._log("warning", text)
         return profile
 
+    async def _what_if(self, profile: Profile) -> Profile:
+        """The profile with what its first targets would gain inside the model."""
+        options, device = self._options, profile.device
+        ids = [t.id for t in choose(profile, names=options.target_names, max_targets=options.max_targets,
+                                    at_hand=lambda target: self._rooms.at_hand(target, device))]  # fmt: skip
+        if not ids:
+            return profile
+        self._log("info", f"The device waits for launches in {profile.idle_share:.0%} of the time: measuring what each "
+                          "target could gain inside the model.")  # fmt: skip
+        try:
+            return await self._rooms.what_if(profile, ids, (options.under,),
+                                             on_progress=lambda text: self._log("info", text))
+        except ForgeError as error:
+            self._log("warning", f"What the targets could gain was not measured: {error}")
+            return profile
+
     def _choose(self, profile: Profile, proposers: dict[str, Proposer]) -> list[Target]:
         """The targets with the most headroom for which somebody can write a kernel; named ones always."""
         options, device = self._options, profile.device
-        ranked = choose(profile, names=options.target_names, max_targets=len(profile.targets),
+        ranked = choose(profile, names=options.target_names, max_targets=len(profile.targets), mode=options.under,
                         at_hand=lambda target: self._rooms.at_hand(target, device))  # fmt: skip
         if options.target_names:
             return ranked

@@ -10,7 +10,7 @@ from typing import Protocol
 from forge_tui.core.errors import EnvironmentFault
 from forge_tui.core.paths import Workspace
 from forge_tui.core.ports import Compiler, Evaluator, Proposer
-from forge_tui.core.profiles import Profile
+from forge_tui.core.profiles import Mode, Profile
 from forge_tui.core.records import DeployDecision, Deployment, Device, ModelSpec, RunOptions, Target, Winner
 
 Progress = Callable[[str, DeployDecision | None], None]
@@ -27,6 +27,15 @@ class Rooms(Protocol):
 
     async def profile(self) -> Profile:
         """Profile the model on its inputs."""
+
+    async def what_if(
+        self, profile: Profile, target_ids: Sequence[str], modes: Sequence[Mode] = (), *,
+        on_progress: Callable[[str], None],
+    ) -> Profile:  # fmt: skip
+        """The profile with what the model gains where these targets cost their floor, alone and together.
+
+        Without `modes` in all of them.
+        """
 
     def compiler(self, device: Device) -> Compiler:
         """A compiler for the device."""
@@ -93,7 +102,7 @@ class WorkerRooms:
         self, profile: Profile, target_ids: Sequence[str], *, allow_tf32: bool, on_progress: Callable[[str], None]
     ) -> Profile:
         """The profile with the baselines of the model and of these targets."""
-        from forge_tui.profiler import extras
+        from forge_tui.profiler.experiments import client as extras
 
         return await extras.baselines(
             self._spec, profile, self.workspace, device_name=self.options.device, threads=self.options.threads,
@@ -102,14 +111,16 @@ class WorkerRooms:
         )  # fmt: skip
 
     async def what_if(
-        self, profile: Profile, target_ids: Sequence[str], *, on_progress: Callable[[str], None]
-    ) -> Profile:
-        """The profile with what the model gains where these targets cost their floor, alone and together."""
-        from forge_tui.profiler import extras
+        self, profile: Profile, target_ids: Sequence[str], modes: Sequence[Mode] = (), *,
+        on_progress: Callable[[str], None],
+    ) -> Profile:  # fmt: skip
+        """See `Rooms`."""
+        from forge_tui.profiler.experiments import client as extras
 
         return await extras.what_if(
             self._spec, profile, self.workspace, device_name=self.options.device, threads=self.options.threads,
-            seed=self.options.seed, log=self._logs / "what-if.log", target_ids=target_ids, on_progress=on_progress,
+            seed=self.options.seed, log=self._logs / "what-if.log", target_ids=target_ids, modes=modes,
+            on_progress=on_progress,
         )  # fmt: skip
 
     def compiler(self, device: Device) -> Compiler:

@@ -12,7 +12,7 @@ from forge_tui.core.paths import Workspace
 from forge_tui.core.profiles import Profile
 from forge_tui.core.records import Device, ModelSpec
 from forge_tui.processes.child import WorkerProcess
-from forge_tui.profiler.extras import baselines, what_if
+from forge_tui.profiler.experiments.client import baselines, what_if
 
 __all__ = ["baselines", "describe_device", "profile", "what_if"]
 

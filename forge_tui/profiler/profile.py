@@ -15,7 +15,7 @@ from forge_tui.models.faults import explain
 from forge_tui.models.load import LoadedModel
 from forge_tui.profiler.calltree import Call, occurrences
 from forge_tui.profiler.discover import discover
-from forge_tui.profiler.dynamics import check_names
+from forge_tui.profiler.families.names import check_names
 from forge_tui.profiler.hotspots import hotspots_of
 from forge_tui.profiler.measure import UNEQUAL, PhaseRun, measure_phase
 from forge_tui.profiler.observe import Observer

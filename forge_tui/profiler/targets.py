@@ -20,7 +20,7 @@ from forge_tui.models.callables import source_of
 from forge_tui.models.load import LoadedModel
 from forge_tui.models.resolve import caller
 from forge_tui.profiler.capturing import Budget, Captured, Capturer
-from forge_tui.profiler.families import families, unused_names
+from forge_tui.profiler.families.siblings import families, unused_names
 from forge_tui.profiler.floor import Floor, floor_of, headroom_ms
 from forge_tui.profiler.measure import PhaseRun
 from forge_tui.profiler.observe import Group, Observer

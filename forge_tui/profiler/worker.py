@@ -13,8 +13,8 @@ from forge_tui.core.records import ModelSpec
 from forge_tui.models.load import load_model
 from forge_tui.models.sources import files_read, sources_of
 from forge_tui.processes.wire import fds_from_argv, serve
-from forge_tui.profiler.bench import Bench
 from forge_tui.profiler.device import describe
+from forge_tui.profiler.experiments.bench import Bench
 from forge_tui.profiler.profile import profile_model
 
 

@@ -196,7 +196,10 @@ def _targets(
     if not wanted:
         # a name that is no target has ended the session, and is its stop reason
         with contextlib.suppress(UsageError):
-            wanted = [t.id for t in choose(profile, names=options.target_names, max_targets=options.max_targets)]
+            best = choose(
+                profile, names=options.target_names, max_targets=options.max_targets, mode=options.under
+            )
+            wanted = [t.id for t in best]
     by_id = {t.id: t for t in profile.targets}
     return [by_id[key] for key in dict.fromkeys([*wanted, *nodes]) if key in by_id]
 

@@ -15,7 +15,7 @@ from forge_tui.core.errors import UsageError
 from forge_tui.core.profiles import Hotspot, Mode, Profile
 from forge_tui.core.records import Target
 
-#: headroom below this share of the model's time is not worth a search
+#: headroom below this share of the model's device time is not worth a search
 MIN_HEADROOM_SHARE = 0.003
 #: what counts of the headroom of matrix work: vendor libraries run it, and seldom leave much of it to win
 MATRIX_WEIGHT = 0.25
@@ -55,7 +55,7 @@ def choose(
     if names:
         chosen = _named(profile, names)
     else:
-        enough = MIN_HEADROOM_SHARE * profile.model_ms
+        enough = MIN_HEADROOM_SHARE * (profile.busy_ms or profile.model_ms)
         matrices = _matrix_calls(profile, children)
         chosen = [
             t for t in profile.targets

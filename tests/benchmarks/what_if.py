@@ -24,8 +24,8 @@ from forge_tui.core.profiles import Baseline, Profile
 from forge_tui.core.records import TensorSpec
 from forge_tui.models.spec import ModelRequest, parse_model
 from forge_tui.profiler import client
-from forge_tui.profiler.names import best
-from forge_tui.profiler.stand_in_costs import Counter, make_produce, opaque
+from forge_tui.profiler.experiments.costs import Counter, make_produce, opaque
+from forge_tui.profiler.experiments.names import best
 from forge_tui.targets.select import choose
 
 

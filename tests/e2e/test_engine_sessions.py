@@ -13,7 +13,7 @@ from forge_tui.core.errors import EnvironmentFault, ModelError
 from forge_tui.core.events import Kind
 from forge_tui.core.paths import Workspace
 from forge_tui.core.ports import TargetCheck
-from forge_tui.core.profiles import Profile
+from forge_tui.core.profiles import Profile, WhatIf
 from forge_tui.core.records import (
     Built,
     DeployDecision,
@@ -64,7 +64,18 @@ class FakeRooms:
         self.asked["profile"] += 1
         if "profile" in self.behaviour:
             raise self.behaviour["profile"]
-        return Profile(device=self.device, model_ms=2.0, overhead=1.1, hotspots=(), targets=tuple(TARGETS))
+        busy_ms = self.behaviour.get("busy_ms", 2.0)
+        return Profile(device=self.device, model_ms=2.0, busy_ms=busy_ms, overhead=1.1, hotspots=(),
+                       targets=tuple(TARGETS))  # fmt: skip
+
+    async def what_if(self, profile, target_ids, modes=(), *, on_progress):
+        self.asked["what_if"] += 1
+        if isinstance(self.behaviour.get("gain"), Exception):
+            raise self.behaviour["gain"]
+        gains = {target_ids[0]: 0.0, target_ids[1]: 0.5}
+        rows = tuple(WhatIf(mode=modes[0], target_ids=(key,), ms=2.0 - gain, base_ms=2.0, calls=1)
+                     for key, gain in gains.items())  # fmt: skip
+        return msgspec.structs.replace(profile, what_ifs=rows)
 
     def compiler(self, device):
         return self
@@ -247,6 +258,36 @@ async def test_a_second_session_takes_the_saved_profile(session):
     changed = msgspec.structs.replace(few, model=msgspec.structs.replace(few.model, content_hash="new"))
     await session.run(third, options=changed)
     assert third.asked["profile"] == 1
+
+
+GPU = msgspec.structs.replace(DEVICE, name="cuda:0")
+
+
+async def test_where_the_device_waits_targets_are_tried_inside_the_model(session):
+    """On a GPU that waits for launches a target that gains nothing inside the model is not searched."""
+    rooms = FakeRooms(device=GPU, busy_ms=1.0)
+    await session.run(rooms, options=msgspec.structs.replace(OPTIONS, device="cuda:0"))
+    assert rooms.asked["what_if"] == 1
+    first = max(TARGETS, key=lambda t: t.headroom_ms)
+    assert first.id not in {node.target_id for node in session.reader.nodes(session.id)}
+    assert len(session.reader.profile(session.id).what_ifs) == 2
+
+
+@pytest.mark.parametrize("behaviour", [{"device": GPU, "busy_ms": 1.95}, {"busy_ms": 1.0}])
+async def test_where_it_does_not_wait_nothing_is_tried(session, behaviour):
+    """A busy GPU, and the CPU, need no such measurement."""
+    rooms = FakeRooms(**behaviour)
+    await session.run(rooms, options=msgspec.structs.replace(OPTIONS, device=rooms.device.name, max_evaluations=2))
+    assert rooms.asked["what_if"] == 0
+
+
+async def test_a_failed_trial_costs_nothing_but_itself(session):
+    """Where the trial cannot be made the search goes by headroom, and the log says so."""
+    rooms = FakeRooms(device=GPU, busy_ms=1.0, gain=EnvironmentFault("The worker died.", "Look at the log."))
+    await session.run(rooms, options=msgspec.structs.replace(OPTIONS, device="cuda:0", max_evaluations=2))
+    logs = [e.data["text"] for e in session.reader.events(session.id) if e.kind == Kind.LOG]
+    assert any("was not measured: The worker died." in text for text in logs)
+    assert session.reader.nodes(session.id)
 
 
 async def test_the_same_seed_gives_the_same_tree(tmp_path):

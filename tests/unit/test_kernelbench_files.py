@@ -17,7 +17,7 @@ from forge_tui.models.load import LoadedModel, load_model, seed_everything
 from forge_tui.models.resolve import caller, original
 from forge_tui.models.spec import parse_model
 from forge_tui.profiler import targets as targets_module
-from forge_tui.profiler.families import families
+from forge_tui.profiler.families.siblings import families
 from forge_tui.profiler.profile import profile_model
 
 FOLDER = Path(__file__).parent.parent / "fixtures" / "kernelbench"

@@ -16,11 +16,12 @@ from forge_tui.core.records import Ceilings, Device
 from forge_tui.models import capture
 from forge_tui.models.load import load_model
 from forge_tui.models.phases import Phase
-from forge_tui.profiler import client, names, standard
-from forge_tui.profiler.agree import agreement, leaf_tensors
-from forge_tui.profiler.baselines import ModelBaselines, TargetBaselines
-from forge_tui.profiler.in_turns import State, in_turns
-from forge_tui.profiler.rows import shortened
+from forge_tui.profiler import client
+from forge_tui.profiler.experiments import names, standard
+from forge_tui.profiler.experiments.agree import agreement, leaf_tensors
+from forge_tui.profiler.experiments.baselines import ModelBaselines, TargetBaselines
+from forge_tui.profiler.experiments.in_turns import State, in_turns
+from forge_tui.profiler.experiments.rows import shortened
 
 CONVOLUTIONS = """
 import torch

@@ -12,7 +12,7 @@ from torch import nn
 from forge_tui.core.errors import UsageError
 from forge_tui.core.records import DynamicDim, KernelInput, KernelOutput, Scalar, Signature, Target, TensorSpec
 from forge_tui.models.attributes import variant
-from forge_tui.profiler.families import check_names, families, unused_names
+from forge_tui.profiler.families.siblings import check_names, families, unused_names
 
 
 def dense(shape, order=None):

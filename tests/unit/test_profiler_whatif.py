@@ -27,11 +27,11 @@ from forge_tui.core.profiles import Profile, WhatIf
 from forge_tui.core.records import Ceilings, Device, TensorSpec
 from forge_tui.models.phases import Phase
 from forge_tui.profiler import client
-from forge_tui.profiler.replacing import StandIns
-from forge_tui.profiler.stand_in_costs import Counter, make_produce, opaque
-from forge_tui.profiler.standins import Unreplaceable, make_stand_in
-from forge_tui.profiler.ways import calls_module, fresh
-from forge_tui.profiler.whatif import WhatIfBench, what_if
+from forge_tui.profiler.experiments.costs import Counter, make_produce, opaque
+from forge_tui.profiler.experiments.replacing import StandIns
+from forge_tui.profiler.experiments.standins import Unreplaceable, make_stand_in
+from forge_tui.profiler.experiments.ways import calls_module, fresh
+from forge_tui.profiler.experiments.whatif import WhatIfBench, what_if
 
 CPU = torch.device("cpu")
 TRACED = functools.partial(torch.compile, backend="aot_eager", fullgraph=True)

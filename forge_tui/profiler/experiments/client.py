@@ -12,8 +12,8 @@ from forge_tui.core.errors import UsageError
 from forge_tui.core.paths import Workspace
 from forge_tui.core.profiles import Baseline, Mode, Profile, TargetBaselines, WhatIf
 from forge_tui.core.records import ModelSpec, Target
-from forge_tui.profiler.names import EAGER, best, model_ways, one_by_one, row_name, target_ways
-from forge_tui.profiler.rows import Progress, RowFailed, Rows, quiet
+from forge_tui.profiler.experiments.names import EAGER, best, model_ways, one_by_one, row_name, target_ways
+from forge_tui.profiler.experiments.rows import Progress, RowFailed, Rows, quiet
 
 #: targets measured in one worker before it is replaced: what they compile stays in its memory
 _TARGETS_A_WORKER = 4

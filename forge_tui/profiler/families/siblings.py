@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from forge_tui.core.records import DynamicDim, KernelInput, KernelOutput, Signature, Target
-from forge_tui.profiler.dynamics import Varying, check_names, name_dims
-from forge_tui.profiler.layouts import Pattern, Shapes
+from forge_tui.profiler.families.layouts import Pattern, Shapes
+from forge_tui.profiler.families.names import Varying, check_names, name_dims
 
 __all__ = ["check_names", "families", "unused_names"]
 

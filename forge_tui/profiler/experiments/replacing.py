@@ -17,8 +17,8 @@ from forge_tui.core.records import Target
 from forge_tui.models.callables import find_function
 from forge_tui.models.load import LoadedModel
 from forge_tui.models.places import places_of
-from forge_tui.profiler.stand_in_costs import Counter, make_produce, opaque
-from forge_tui.profiler.standins import Produce, Unreplaceable, make_stand_in
+from forge_tui.profiler.experiments.costs import Counter, make_produce, opaque
+from forge_tui.profiler.experiments.standins import Produce, Unreplaceable, make_stand_in
 
 _MISSING = object()
 

@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 
 from forge_tui.models.load import LoadedModel
 from forge_tui.models.phases import Phase
-from forge_tui.profiler.names import LABELS
+from forge_tui.profiler.experiments.names import LABELS
 
 _IMPLEMENTATION = "_attn_implementation_internal"
 _FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from forge_tui.contract.identifiers import IDENTIFIER, is_taken
 from forge_tui.core.errors import UsageError
 from forge_tui.core.records import DynamicDim
-from forge_tui.profiler.layouts import Place
+from forge_tui.profiler.families.layouts import Place
 
 #: products and sums are looked for among so many dimensions of a family
 _MOST_PARTS = 12

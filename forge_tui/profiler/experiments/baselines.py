@@ -15,12 +15,21 @@ from forge_tui.core.records import Target
 from forge_tui.models.load import LoadedModel, seed_everything
 from forge_tui.models.reader import make_builder
 from forge_tui.models.resolve import original
-from forge_tui.profiler import standard
-from forge_tui.profiler.agree import agreement, leaf_tensors
-from forge_tui.profiler.in_turns import Runs, State, in_turns
-from forge_tui.profiler.names import COMPILE_MODES, EAGER, GRAPH, row_name
+from forge_tui.profiler.experiments import standard
+from forge_tui.profiler.experiments.agree import agreement, leaf_tensors
+from forge_tui.profiler.experiments.in_turns import Runs, State, in_turns
+from forge_tui.profiler.experiments.names import COMPILE_MODES, EAGER, GRAPH, row_name
+from forge_tui.profiler.experiments.ways import (
+    Compiler,
+    captured,
+    compiled_runs,
+    compiler,
+    eager_runs,
+    fresh,
+    graph_runs,
+    stepping,
+)
 from forge_tui.profiler.passes import clock_for
-from forge_tui.profiler.ways import Compiler, captured, compiled_runs, compiler, eager_runs, fresh, graph_runs, stepping
 
 Outputs = list[tuple[str, Tensor]]
 #: memory written before every timed call of a target, so that its inputs come from memory; several times any L2

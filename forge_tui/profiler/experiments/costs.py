@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from forge_tui.core.records import TensorSpec
-from forge_tui.profiler.standins import Produce
+from forge_tui.profiler.experiments.standins import Produce
 
 _LIBRARY = "forge_what_if"
 _numbers = itertools.count()

@@ -20,9 +20,9 @@ from forge_tui.core.records import ModelSpec, Target
 from forge_tui.models import capture
 from forge_tui.models.faults import explain
 from forge_tui.models.load import LoadedModel, load_model
-from forge_tui.profiler import standard
-from forge_tui.profiler.baselines import ModelBaselines, TargetBaselines
-from forge_tui.profiler.whatif import WhatIfBench
+from forge_tui.profiler.experiments import standard
+from forge_tui.profiler.experiments.baselines import ModelBaselines, TargetBaselines
+from forge_tui.profiler.experiments.whatif import WhatIfBench
 
 Handler = Callable[[dict[str, Any]], dict[str, Any]]
 

@@ -12,13 +12,13 @@ from forge_tui.core.errors import ForgeError
 from forge_tui.core.profiles import Mode, WhatIf
 from forge_tui.core.records import Target
 from forge_tui.models.load import LoadedModel, seed_everything
-from forge_tui.profiler.in_turns import Runs, State, in_turns
-from forge_tui.profiler.names import one_by_one
+from forge_tui.profiler.experiments.in_turns import Runs, State, in_turns
+from forge_tui.profiler.experiments.names import one_by_one
+from forge_tui.profiler.experiments.replacing import StandIns
+from forge_tui.profiler.experiments.rows import shortened
+from forge_tui.profiler.experiments.standins import Unreplaceable
+from forge_tui.profiler.experiments.ways import Compiler, compiled_runs, compiler, eager_runs, graph_runs
 from forge_tui.profiler.passes import clock_for
-from forge_tui.profiler.replacing import StandIns
-from forge_tui.profiler.rows import shortened
-from forge_tui.profiler.standins import Unreplaceable
-from forge_tui.profiler.ways import Compiler, compiled_runs, compiler, eager_runs, graph_runs
 
 #: so many variants of one model in one process pass Dynamo's own limit where the model breaks graphs
 _RECOMPILES = 512
