@@ -47,10 +47,14 @@ def discover(loaded: LoadedModel) -> list[Found]:
     """Functions of the model's packages that took and gave tensors in one model call, in order of their first return.
 
     Methods, local functions and generators are left out: nothing can take their place. A profile hook that is
-    installed already (a debugger's) is put back.
+    installed already (a debugger's) is put back; where that is not possible (cProfile's is no Python object) the
+    functions of the model's own modules are given, called or not.
     """
-    watch = _Watch(own_folders(loaded))
     before = sys.getprofile()
+    if before is not None and not callable(before):
+        spaces = [vars(sys.modules[name]) for name in loaded.own_modules if name in sys.modules]
+        return [found for space in spaces for same in by_code(space).values() for found in same]
+    watch = _Watch(own_folders(loaded))
     sys.setprofile(watch)
     try:
         loaded.run()

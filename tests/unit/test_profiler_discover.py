@@ -1,5 +1,6 @@
 """Functions that take and give tensors are found while the model runs, wherever they are defined in its packages."""
 
+import cProfile
 import sys
 from pathlib import Path
 
@@ -140,6 +141,19 @@ def test_the_interpreters_hook_is_put_back(loaded):
         assert sys.getprofile() is hook
     finally:
         sys.setprofile(None)
+
+
+def test_under_a_profiler_written_in_c(loaded):
+    """The hook of cProfile cannot be put back, so it is not touched: the functions of the model's modules are taken."""
+    profiler = cProfile.Profile()
+    profiler.enable()
+    try:
+        names = {f.name for f in discover(loaded)}
+        assert sys.getprofile() is profiler
+    finally:
+        profiler.disable()
+    assert names > NAMES
+    assert "unused" in names
 
 
 def test_own_folders():
