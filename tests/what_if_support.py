@@ -87,7 +87,7 @@ def target_of(
         call = describe_call(fn, args, kwargs, module, closure)
         result = describe_result(fn(*args, **kwargs), call.tensors)
     signature = Signature(inputs=call.inputs, outputs=result.outputs, scalars=call.scalars, call=call.call,
-                          result=result.result, device="cpu")  # fmt: skip
+                          result=result.result, device=str(call.tensors[0].device))  # fmt: skip
     kind = "module" if module is not None else "torch" if qualname.startswith("torch.") else "function"
     name = name or qualname.partition(":")[2]
     return Target(id=f"id-{name}", name=name, kind=kind, qualname=qualname, instances=instances, signature=signature,

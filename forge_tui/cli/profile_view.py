@@ -10,7 +10,7 @@ from typing import Literal
 
 from forge_tui.core.profiles import Hotspot, Profile
 from forge_tui.report import profile as tables
-from forge_tui.report.format import count, one_line, percent, time_ms, time_us, times
+from forge_tui.report.format import count, one_line, percent, span, time_ms, time_us, times
 from forge_tui.report.table import Column, Table, render
 
 Sort = Literal["total", "self", "headroom", "calls", "host"]
@@ -103,7 +103,7 @@ def as_text(found: Profile, model: str, width: int = 0, choice: Choice | None = 
 
 def _head(found: Profile, model: str, width: int) -> str:
     device = found.device
-    lines = [f"{one_line(model)} on {device.name} ({one_line(device.model)}): {time_ms(found.model_ms)} a call"]
+    lines = [f"{one_line(model)} on {device.name} ({one_line(device.model)}): {span(found.model_ms)} a call"]
     facts = []
     if device.kind == "cuda" and found.busy_ms:
         facts.append(f"GPU busy {time_ms(found.busy_ms)}, idle {percent(found.idle_share)} of the time")

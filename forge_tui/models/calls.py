@@ -226,6 +226,8 @@ def check_tensor(tensor: Tensor, path: str, device: torch.device) -> None:
     """
     if type(tensor) not in (Tensor, nn.Parameter, nn.Buffer if hasattr(nn, "Buffer") else Tensor):
         raise NotEligible(f"{path} is a {type(tensor).__name__}, not a plain tensor")
+    if tensor.is_nested:
+        raise NotEligible(f"{path} is a nested tensor")
     if tensor.layout is not torch.strided:
         raise NotEligible(f"{path} has the layout {tensor.layout}")
     if dtype_name(tensor.dtype) not in ITEMSIZE:

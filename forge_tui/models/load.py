@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from forge_tui.core.records import ModelSpec
 from forge_tui.models.devices import resolve_device
@@ -91,6 +92,7 @@ def load_model(spec: ModelSpec, device: str, seed: int = 0) -> LoadedModel:
         phases = weighted(phases, spec.phases)
         try:
             _to_eval(made.module)
+            _materialise(made.module, phases, spec)
             made.module.requires_grad_(False)
             made.module.to(device=where, dtype=cast) if cast is not None else made.module.to(where)
             phases = tuple(phase.moved(where, given) for phase in phases)
@@ -107,6 +109,16 @@ def _to_eval(module: nn.Module) -> None:
     except NotImplementedError:
         for child in module.modules():
             child.training = False
+
+
+def _materialise(module: nn.Module, phases: tuple[Phase, ...], spec: ModelSpec) -> None:
+    """Give lazy layers (`nn.LazyLinear`) their parameters: they take their shapes from a first call."""
+    if any(is_lazy(p) for p in (*module.parameters(), *module.buffers())):
+        try:
+            for phase in phases:
+                phase.run(module)
+        except Exception as error:
+            raise explain(error, spec, "The first call, which gives lazy layers their shapes, failed") from error
 
 
 def seed_everything(seed: int) -> None:

@@ -50,7 +50,7 @@ def discover(loaded: LoadedModel) -> list[Found]:
     installed already (a debugger's) is put back; where that is not possible (cProfile's is no Python object) the
     functions of the model's own modules are given, called or not.
     """
-    before = sys.getprofile()
+    before: Any = sys.getprofile()
     if before is not None and not callable(before):
         spaces = [vars(sys.modules[name]) for name in loaded.own_modules if name in sys.modules]
         return [found for space in spaces for same in by_code(space).values() for found in same]

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from torch.utils import _pytree as pytree
 
+from forge_tui.core.errors import ModelError
 from forge_tui.core.profiles import PhaseTime, Profile
 from forge_tui.core.records import Device
 from forge_tui.models.faults import explain
@@ -89,7 +90,8 @@ def failing(loaded: LoadedModel) -> Iterator[None]:
     try:
         yield
     except TooManyCalls as error:
-        raise explain(error, loaded.spec, "The profile stopped") from error
+        hint = "Profile a shorter one: fewer tokens, steps or layers."
+        raise ModelError(f"One call of the model makes {error}.", hint) from error
     except (Exception, SystemExit) as error:
         raise explain(error, loaded.spec, f"{what} failed") from error
 

@@ -217,7 +217,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _plain(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.layout is torch.strided
+    return isinstance(value, Tensor) and value.layout is torch.strided and not value.is_nested
 
 
 def _real_bytes(tensor: Tensor) -> int:

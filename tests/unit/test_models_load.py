@@ -255,3 +255,19 @@ def test_phases_of_another_form(tmp_path: Path, phase: str):
     """A phase that is described in another way is refused with the form that is known."""
     with pytest.raises(ModelError, match="phase 'one'"):
         load(tmp_path, HEAD + f"def build():\n    return dict(module=nn.Linear(4, 2), phases=dict(one={phase}))\n")
+
+
+def test_lazy_layers_get_their_shapes(tmp_path: Path):
+    """A layer that takes its shape from the first call has it after loading, with the same weights in every process."""
+    text = HEAD + "def build():\n    return nn.Sequential(nn.LazyLinear(2), nn.ReLU()), (torch.ones(3, 4),)\n"
+    first, second = load(tmp_path, text), load(tmp_path, text)
+    assert tuple(first.module[0].weight.shape) == (2, 4)
+    assert not first.module[0].weight.requires_grad
+    assert torch.equal(first.run(), second.run())
+
+
+def test_lazy_layers_whose_first_call_fails(tmp_path: Path):
+    """What the first call raises is one sentence."""
+    text = HEAD + "def build():\n    return nn.LazyConv2d(2, 3), (torch.ones(3, 4),)\n"
+    with pytest.raises(ModelError, match="The first call, which gives lazy layers their shapes, failed"):
+        load(tmp_path, text)

@@ -550,3 +550,15 @@ def test_triton(tmp_path):
     if profile.launches:  # not every machine lets its activity be traced
         assert [k.name for k in spots["triton_add"].kernels] == ["add_kernel"]
         assert spots["triton_add"].launches == 1
+
+
+def test_nested_tensors_of_the_strided_layout(tmp_path):
+    """A nested tensor has no sizes of its own: what takes it is a leaf with that reason, and the rest goes on."""
+    path = tmp_path / "nested.py"
+    path.write_text(HEAD + NET + "F.relu(torch.nested.nested_tensor([x, x[:2]])).to_padded_tensor(0.0) * 2" + TAIL)
+    profile = profile_model(load_model(parse_model(str(path)), "cpu"),
+                            Device(name="cpu", model="test", arch="test", ceilings=CEILINGS), tmp_path,
+                            repeats=1, timing_passes=1)  # fmt: skip
+    reasons = {spot.name: spot.reason for spot in profile.hotspots}
+    assert reasons["F.relu"] == "input is a nested tensor"
+    assert "Tensor.mul" in reasons
