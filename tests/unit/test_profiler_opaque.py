@@ -552,6 +552,7 @@ def test_triton(tmp_path):
         assert spots["triton_add"].launches == 1
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_nested_tensors_of_the_strided_layout(tmp_path):
     """A nested tensor has no sizes of its own: what takes it is a leaf with that reason, and the rest goes on."""
     path = tmp_path / "nested.py"
