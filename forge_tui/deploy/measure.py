@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from forge_tui.deploy.messages import Comparison, HostTimes
 from forge_tui.deploy.stats import speedup
+from forge_tui.models.collection import no_collection
 
 _MIN_SAMPLE_S = 0.002
 _MIN_PAIRS = 8
@@ -29,19 +28,6 @@ def synchroniser(device: torch.device) -> Callable[[], None]:
     if device.type == "cuda":
         return lambda: torch.cuda.synchronize(device)
     return lambda: None
-
-
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """No garbage collection in the middle of a sample."""
-    gc.collect()
-    was = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was:
-            gc.enable()
 
 
 def timed(run: Callable[[], Any], sync: Callable[[], None], repeats: int) -> float:
@@ -84,7 +70,7 @@ def compare(
         least = _MIN_PAIRS_SLOW if once > _SLOW_S else least
     pairs: list[tuple[float, float]] = []
     deadline = time.perf_counter() + budget_s
-    with quiet():
+    with no_collection():
         while len(pairs) < _MAX_PAIRS:
             times = {}
             for name in ("ab" if len(pairs) % 2 == 0 else "ba"):
@@ -106,7 +92,7 @@ def compare(
 def host_times(guarded: Callable[[], Any], original: Callable[[], Any], sync: Callable[[], None]) -> HostTimes:
     """Median microseconds until each of two calls returns, in turns and with an empty queue before every few calls."""
     found: tuple[list[float], list[float]] = ([], [])
-    with torch.no_grad(), quiet():
+    with torch.no_grad(), no_collection():
         for call in (guarded, original):
             call()
         deadline = time.perf_counter() + _HOST_S

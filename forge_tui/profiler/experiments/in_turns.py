@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from forge_tui.models.collection import no_collection
 from forge_tui.profiler.passes import Clock, CpuClock
 
 #: calls with the weight that each has in one model call
@@ -49,7 +49,7 @@ def in_turns(
     """
     count = len(states[0].runs)
     totals = [0.0] * len(states)
-    with _no_collection():
+    with no_collection():
         for k in range(count):
             samples = _sample(states, k, clock, budget_s / count, before)
             base = median(samples[0])
@@ -99,16 +99,3 @@ def _timed(run: Callable[[], Any], clock: Clock, inner: int, before: Callable[[]
     end = clock.mark()
     clock.settle()
     return max(clock.between_us(start, end) / 1e3 / inner, _RESOLUTION_MS)
-
-
-@contextlib.contextmanager
-def _no_collection() -> Iterator[None]:
-    """No garbage collection in the middle of a sample."""
-    gc.collect()
-    was = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was:
-            gc.enable()
