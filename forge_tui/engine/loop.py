@@ -32,7 +32,7 @@ from forge_tui.engine.searching import SearchPhase
 from forge_tui.search.driver import Drop, Search, SearchConfig
 from forge_tui.store.reader import Reader
 from forge_tui.store.writer import Store
-from forge_tui.targets.select import choose
+from forge_tui.targets.select import choose, measured_gains
 
 HEARTBEAT_S = 2.0
 
@@ -145,7 +145,7 @@ class Engine:
         if kept is not None:
             self._log("info", "The saved profile still holds and is used; forge-tui profile --fresh renews it.")
         profile = kept or profiles.keep(await self._rooms.profile(), self._options, place)
-        if _waits(profile) and not any(row.mode == self._options.under for row in profile.what_ifs):
+        if _waits(profile) or self._options.under == "compile":
             profile = profiles.keep(await self._what_if(profile), self._options, place)
         self._store.save_device(self._id, profile.device)
         self._store.save_profile(self._id, profile)
@@ -158,6 +158,8 @@ class Engine:
         options, device = self._options, profile.device
         ids = [t.id for t in choose(profile, names=options.target_names, max_targets=options.max_targets,
                                     at_hand=lambda target: self._rooms.at_hand(target, device))]  # fmt: skip
+        known = measured_gains(profile, options.under)
+        ids = [key for key in ids if key not in known]
         if not ids:
             return profile
         self._log("info", f"The device waits for launches in {profile.idle_share:.0%} of the time: measuring what each "

@@ -299,7 +299,13 @@ def _least_us(target: Target, device: Device) -> float:
         cache = device.ceilings.cache_bytes if device.ceilings is not None else 0
         if not cache or target.bytes_moved <= cache:
             return 0.0
-    return _BELOW_FLOOR[device.kind] * target.floor_us * _cold_part(target, device)
+    return _BELOW_FLOOR[device.kind] * _memory_floor_us(target, device) * _cold_part(target, device)
+
+
+def _memory_floor_us(target: Target, device: Device) -> float:
+    """The part of the floor that no kernel goes below: work may be saved by rewriting sums, reading may not."""
+    gbps = device.ceilings.copy_gbps if device.ceilings is not None else 0.0
+    return min(target.floor_us, target.bytes_moved / (gbps * 1e3)) if gbps > 0 else 0.0
 
 
 def _cold_part(target: Target, device: Device) -> float:
@@ -309,7 +315,7 @@ def _cold_part(target: Target, device: Device) -> float:
     a small tensor can beat the floor of all its bytes.
     """
     written = sum(out.spec.nbytes for out in target.signature.outputs)
-    if device.kind == "cpu" or target.bound == "compute" or written > device.l2_bytes or not target.bytes_moved:
+    if device.kind == "cpu" or written > device.l2_bytes or not target.bytes_moved:
         return 1.0
     return max(0.0, 1.0 - written / target.bytes_moved)
 

@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from forge_tui.core.records import ITEMSIZE, KernelInput, KernelOutput, Scalar, Signature, Target, TensorSpec
 from forge_tui.models.attributes import module_scalars, module_tensors
@@ -30,6 +29,7 @@ from forge_tui.models.trees import (
     collect_outputs,
     dtype_name,
     is_constant,
+    leaves,
     plain_leaf,
     rebuild,
 )
@@ -106,6 +106,7 @@ def describe_result(result: Any, inputs: Sequence[Tensor]) -> ResultDescription:
     Raises:
         NotEligible: the result is no tensor, a view of an input, or of a type that cannot be described.
     """
+    leaves(result, "the result")
     outputs: list[Tensor] = []
     by_storage = {_storage(t): i for i, t in enumerate(inputs) if t.numel()}
     walk = _ResultWalk(list(inputs), by_storage, outputs)
@@ -209,7 +210,8 @@ def _storage(tensor: Tensor) -> int:
 
 def _device_of(args: Sequence[Any], kwargs: Mapping[str, Any], module: nn.Module | None) -> torch.device:
     """The accelerator if any tensor is on one, so that a stray CPU scalar does not decide."""
-    tensors = [t for t in pytree.tree_leaves((list(args), dict(kwargs))) if isinstance(t, Tensor)]
+    given = leaves((tuple(args), dict(kwargs)), "the call")
+    tensors = [value for value in given if isinstance(value, Tensor)]
     if module is not None:
         tensors += [tensor for _, _, tensor in module_tensors(module)]
     for tensor in tensors:

@@ -85,7 +85,7 @@ def _names_read(fn: FunctionType) -> Iterator[tuple[str, Any]]:
 
 def _state(value: Any) -> Any:
     """A value, and with a container or function what it holds now."""
-    if isinstance(value, FunctionType):
+    if type(value) is FunctionType:
         return value, _items(vars(value))
     return (value, _items(value)) if type(value) in (list, dict, set) else value
 

@@ -146,7 +146,7 @@ def run(spec: ModelSpec, what: str, call: Callable[[], Any]) -> Any:
         return call()
     except ModelError:
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         raise explain(error, spec, f"{what} failed") from error
 
 

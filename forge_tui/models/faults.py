@@ -17,8 +17,11 @@ def explain(error: BaseException, spec: ModelSpec, what: str) -> ForgeError:
     """A `ModelError` for an exception of the model's code; a `ForgeError` stays as it is.
 
     `what` is the start of the sentence, such as `build() failed`. Raise the result `from error`: the traceback then
-    goes to the worker's log.
+    goes to the worker's log. Whatever a model raises may be given (a skipped test is no `Exception`); an interrupt is
+    raised again.
     """
+    if isinstance(error, KeyboardInterrupt):
+        raise error
     if isinstance(error, ForgeError):
         return error
     if is_out_of_memory(error):
@@ -27,7 +30,8 @@ def explain(error: BaseException, spec: ModelSpec, what: str) -> ForgeError:
     if len(text) > _LONGEST:
         text = text[: _LONGEST - 3] + "..."
     if isinstance(error, SyntaxError):
-        at = f" (line {error.lineno} of {Path(error.filename or spec.path).name})"
+        name = Path(error.filename or spec.path).name
+        at = f" (line {error.lineno} of {name})" if error.lineno else ""
         return ModelError(f"{what}{at}: {type(error).__name__}: {error.msg}.", "The worker's log has the traceback.")
     said = f"{type(error).__name__}: {text}" if text else type(error).__name__
     return ModelError(f"{what}{_line(error, spec)}: {said.rstrip('.')}.", "The worker's log has the traceback.")

@@ -38,7 +38,7 @@ def import_model(spec: ModelSpec) -> types.ModuleType:
                 return module
         with _first_on_path(path.parent):
             return _run_file(path)
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         raise explain(error, spec, f"Importing {path.name} failed") from error
 
 

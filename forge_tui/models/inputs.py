@@ -145,7 +145,7 @@ def varied_sets(spec: ModelSpec, source: types.ModuleType) -> list[InputSet]:
             found.append(set_of(value, f"{name}() in {file}, set {len(found) + 1},"))
             leaves = pytree.tree_leaves((found[-1].args, found[-1].kwargs))
             versions += [(t, t._version) for t in leaves if isinstance(t, Tensor)]  # noqa: SLF001 - torch's own counter
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         raise explain(error, where, f"{name}() failed") from error
     if any(t._version != version for t, version in versions):  # noqa: SLF001
         raise ModelError(

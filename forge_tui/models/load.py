@@ -96,7 +96,7 @@ def load_model(spec: ModelSpec, device: str, seed: int = 0) -> LoadedModel:
             made.module.requires_grad_(False)
             made.module.to(device=where, dtype=cast) if cast is not None else made.module.to(where)
             phases = tuple(phase.moved(where, given) for phase in phases)
-        except Exception as error:
+        except BaseException as error:
             raise explain(error, spec, f"The model could not be moved to {where}") from error
     return LoadedModel(spec=spec, module=made.module, phases=phases, device=where, source=made.source,
                        own_modules=made.own, origins=origins_of(made.module, made.own))  # fmt: skip
@@ -117,7 +117,7 @@ def _materialise(module: nn.Module, phases: tuple[Phase, ...], spec: ModelSpec) 
         try:
             for phase in phases:
                 phase.run(module)
-        except Exception as error:
+        except BaseException as error:
             raise explain(error, spec, "The first call, which gives lazy layers their shapes, failed") from error
 
 

@@ -87,8 +87,11 @@ def phases_of(described: Mapping[str, Any], what: str) -> tuple[Phase, ...]:
             workload is None or callable(workload)
         ):  # fmt: skip
             raise ModelError(f"{what} gives the phase {name!r} arguments that cannot be passed.", wanted)
-        if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not 0 <= weight < float("inf"):
-            raise ModelError(f"{what} gives the phase {name!r} the weight {weight!r}.", "A weight is a number from 0.")
+        if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not (
+            weight == 0 or 1 <= weight < float("inf")
+        ):  # fmt: skip
+            hint = "A weight is 0, or a number from 1: 1 and 9 stand for 0.1 and 0.9."
+            raise ModelError(f"{what} gives the phase {name!r} the weight {weight!r}.", hint)
         found.append(Phase(name, tuple(args), dict(kwargs), workload, float(weight)))
     if not found:
         raise ModelError(f"{what} describes no phase.", wanted)
@@ -101,6 +104,10 @@ def weighted(phases: tuple[Phase, ...], weights: Mapping[str, float]) -> tuple[P
     Raises:
         UsageError: a name is no phase, or nothing is left.
     """
+    for name, weight in weights.items():
+        if 0 < weight < 1:
+            hint = "A weight is 0, or a number from 1: 1 and 9 stand for 0.1 and 0.9."
+            raise UsageError(f"The phase {name} has the weight {weight:g}.", hint)
     names = [p.name for p in phases]
     for name in weights:
         if name not in names:

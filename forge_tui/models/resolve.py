@@ -52,6 +52,8 @@ def caller(
     build = make_builder(signature)
     single = signature.result == {"out": 0}
     module = fn if isinstance(fn, nn.Module) else None
+    # the call was seen behind the module's own hooks, which a kernel in its place keeps
+    run = fn if module is None else module.forward
     swaps: list[tuple[int, list[Slot]]] = []
     for position, item in enumerate(signature.inputs):
         if item.source != "arg":
@@ -67,7 +69,7 @@ def caller(
                     undo.append((write, read()))
                     write(tensors[position])
             with torch.no_grad():
-                result = fn(*args, **kwargs)
+                result = run(*args, **kwargs)
         finally:
             for write, value in reversed(undo):
                 write(value)

@@ -12,18 +12,19 @@ _DEEPEST = 6
 
 def has_tensor(value: Any, depth: int = 0) -> bool:
     """Whether a value is a tensor, or a sequence, dictionary or dataclass with one."""
-    if isinstance(value, Tensor):
+    kind = type(value)  # not isinstance(): it asks the value for its __class__ as well, which may raise
+    if issubclass(kind, Tensor):
         return True
     if depth > _DEEPEST:
         return False
-    if isinstance(value, tuple):
+    if issubclass(kind, tuple):
         return any(has_tensor(item, depth + 1) for item in tuple.__iter__(value))
-    if isinstance(value, list):
+    if issubclass(kind, list):
         return any(has_tensor(item, depth + 1) for item in list.__iter__(value))
-    if isinstance(value, dict):
+    if issubclass(kind, dict):
         return any(has_tensor(item, depth + 1) for item in list(dict.values(value)))
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return any(has_tensor(_field(value, field.name), depth + 1) for field in dataclasses.fields(value))
+    if dataclasses.is_dataclass(kind):
+        return any(has_tensor(_field(value, field.name), depth + 1) for field in dataclasses.fields(kind))
     return False
 
 

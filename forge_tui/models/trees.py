@@ -16,6 +16,9 @@ from torch import Tensor
 
 Tree = dict[str, Any]
 _INT64 = 1 << 63
+#: values of one call or result, and containers inside one another: what has more is no call of a kernel
+MAX_VALUES = 4096
+MAX_DEPTH = 32
 
 
 class NotEligible(Exception):
@@ -65,10 +68,45 @@ def is_constant(value: bool | float) -> bool:
     return math.isfinite(value) if isinstance(value, float) else -_INT64 <= value < _INT64
 
 
+def leaves(value: Any, what: str) -> list[Any]:
+    """The values inside of tuples, lists and dictionaries, in order.
+
+    Raises:
+        NotEligible: they are too many, or nested too deeply (a list may hold itself).
+    """
+    found: list[Any] = []
+    stack = [(value, 0)]
+    count = 0
+    while stack:
+        item, depth = stack.pop()
+        if type(item) not in (tuple, list, dict):
+            found.append(item)
+            continue
+        count += len(item)
+        if count > MAX_VALUES:
+            raise NotEligible(f"{what} holds more than {MAX_VALUES} values")
+        if depth > MAX_DEPTH:
+            raise NotEligible(f"{what} is nested more than {MAX_DEPTH} deep")
+        inner = list(item.values()) if type(item) is dict else item
+        stack += [(part, depth + 1) for part in reversed(inner)]
+    return found
+
+
 def check_keys(value: dict[Any, Any], path: str) -> None:
     """Refuse dictionaries that JSON cannot hold."""
     if not all(type(key) is str for key in value):
         raise NotEligible(f"{path} is a dictionary with keys that are not strings")
+    if not all(is_text(key) for key in value):
+        raise NotEligible(f"{path} is a dictionary with a key that is no Unicode text")
+
+
+def is_text(value: str) -> bool:
+    """Whether a string is Unicode text: a lone surrogate, as in a file name that is not UTF-8, has no encoding."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def plain_leaf(value: Any, path: str) -> Tree:
@@ -77,6 +115,10 @@ def plain_leaf(value: Any, path: str) -> Tree:
     Raises:
         NotEligible: the type cannot be described.
     """
+    if type(value) is int and not is_constant(value):
+        raise NotEligible(f"{path} is an integer of more than 64 bits")
+    if type(value) is str and not is_text(value):
+        raise NotEligible(f"{path} is a string that is no Unicode text")
     if value is None or type(value) in (bool, int, str):
         return {"value": value}
     if type(value) is float:

@@ -19,8 +19,16 @@ _DEFAULT_CACHE_BYTES = 8 << 20
 
 def measure_ceilings(device: torch.device) -> Ceilings:
     """Measure once; about a second. Best of several runs: a ceiling is what is possible, not what is usual."""
-    with torch.no_grad():
-        return _measure_cuda(device) if device.type == "cuda" else _measure_cpu()
+    default, precision = torch.get_default_dtype(), torch.backends.cuda.matmul.allow_tf32
+    try:
+        # a model file may have set either
+        torch.set_default_dtype(torch.float32)
+        torch.backends.cuda.matmul.allow_tf32 = False
+        with torch.no_grad():
+            return _measure_cuda(device) if device.type == "cuda" else _measure_cpu()
+    finally:
+        torch.set_default_dtype(default)
+        torch.backends.cuda.matmul.allow_tf32 = precision
 
 
 def _measure_cpu() -> Ceilings:
@@ -86,6 +94,10 @@ def _measure_cuda(device: torch.device) -> Ceilings:
         except RuntimeError:  # a GPU without this dtype
             continue
         rates[dtype_name(dtype)] = 2 * side**3 / best / 1e12
+    torch.backends.cuda.matmul.allow_tf32 = True
+    a = torch.randn(4096, 4096, device=device)
+    rates["tf32"] = 2 * 4096**3 / _best_cuda_s(device, functools.partial(torch.mm, a, a), repeats=6) / 1e12
+    torch.backends.cuda.matmul.allow_tf32 = False
     launch = _smallest_kernel_s(device)
     torch.cuda.empty_cache()
     return Ceilings(copy_gbps=2 * size / copy / 1e9, matmul_tflops=rates, launch_us=launch * 1e6)

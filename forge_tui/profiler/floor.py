@@ -41,20 +41,18 @@ def floor_of(
 ) -> Floor:
     """The floor from bytes over copy bandwidth, matrix work over its rate, and on CUDA one launch.
 
-    `flops` is the matrix work by dtype name. A dtype without a measured rate counts at the fastest one, which keeps
-    the floor below the truth. `read_bytes` is what the original reads of its inputs: less than their size where it
-    looks up rows of a table, slices, or ignores an input.
+    `flops` is the matrix work by dtype name (`tf32` for float32 that may run on tensor cores). A dtype without a
+    measured rate counts at the fastest one (types of one byte at twice that), which keeps the floor below the truth.
+    `read_bytes` is what the original reads of its inputs: less than their size where it looks up rows of a table,
+    slices, or ignores an input.
     """
     moved = bytes_moved(signature, read_bytes)
     gbps = ceilings.copy_gbps
     if moved <= ceilings.cache_bytes:
         gbps = max(gbps, ceilings.cached_copy_gbps)
     memory_us = moved / (gbps * 1e3) if gbps > 0 else 0.0
-    fastest = max(ceilings.matmul_tflops.values(), default=0.0)
     compute_us = sum(
-        count / (rate * 1e6)
-        for dtype, count in flops.items()
-        if (rate := ceilings.matmul_tflops.get(dtype) or fastest) > 0
+        count / (rate * 1e6) for dtype, count in flops.items() if (rate := _rate(dtype, ceilings.matmul_tflops)) > 0
     )
     launch_us = ceilings.launch_us if kind == "cuda" else 0.0
     limits: dict[Literal["memory", "compute", "launch"], float] = {
@@ -62,6 +60,18 @@ def floor_of(
     }  # fmt: skip
     bound = max(limits, key=lambda name: limits[name])
     return Floor(floor_us=limits[bound], bound=bound, bytes_moved=moved, flops=sum(flops.values()))
+
+
+def _rate(dtype: str, rates: Mapping[str, float]) -> float:
+    """TFLOP/s for matrix work of a dtype; never below what a kernel could reach."""
+    fastest = max(rates.values(), default=0.0)
+    if dtype == "float32":
+        # three products in TF32 give the accuracy of one in float32
+        return max(rates.get("float32", 0.0), rates.get("tf32", 0.0) / 3) or fastest
+    if dtype in rates:
+        return rates[dtype]
+    # types of one byte run at twice the rate of those of two, where there is hardware for them
+    return 2 * fastest if dtype.startswith(("float8", "int8", "uint8")) else fastest
 
 
 def headroom_ms(calls: float, time_us: float, floor_us: float) -> float:

@@ -21,6 +21,7 @@ UNTRACED = (
     "This machine does not let the GPU's activity be traced (CUPTI): times of calls hold the gaps between launches, "
     "and launches are not counted."
 )
+ONCE = "Only one trace of the GPU could be read, so nothing is known of how far the times repeat."
 UNEQUAL = "The model does not make the same calls each time; times of single calls are rough."
 
 
@@ -105,7 +106,10 @@ def _from_activity(
     # the host's side without the tracer, which makes every call slower
     settle = clock_for(loaded.device).settle
     host_ms = time_model(lambda: phase.run(loaded.module), CpuClock(), repeats=3, settle=settle)
-    hosts = [TimingListener(CpuClock()).run(loaded, phase, sites) for _ in range(_HOST_PASSES)]
+    hosts = []
+    for _ in range(_HOST_PASSES):
+        settle()  # a full queue of launches would make the host wait
+        hosts.append(TimingListener(CpuClock()).run(loaded, phase, sites))
     host, same_host = align(base, [(calls, [call.total_us for call in calls]) for calls in hosts])
     host, _, overhead = self_times(parents, host, host_ms * 1e3)
     rows = [
@@ -115,4 +119,5 @@ def _from_activity(
     ]  # fmt: skip
     agreement = common_top([(a.calls, [work.us for work in a.works]) for a in traced])
     busy_ms = median(a.busy_us for a in traced) / 1e3
-    return PhaseRun(phase, ms, busy_ms, rows, overhead, agreement, [] if same and same_host else [UNEQUAL])
+    warnings = [*([] if same and same_host else [UNEQUAL]), *([ONCE] if len(traced) == 1 else [])]
+    return PhaseRun(phase, ms, busy_ms, rows, overhead, agreement, warnings)

@@ -92,6 +92,17 @@ def describe_site_call(
     Raises:
         NotEligible: with the reason.
     """
+    try:
+        return _described(site, args, kwargs, closure)
+    except NotEligible:
+        raise
+    except Exception as error:  # an argument's class may raise whatever it is asked for
+        raise NotEligible(f"the call cannot be described: {type(error).__name__}") from error
+
+
+def _described(
+    site: Site, args: Sequence[Any], kwargs: Mapping[str, Any], closure: Mapping[str, Tensor] | None
+) -> CallDescription:
     module = site.module
     if torch._C._functorch.maybe_current_level() is not None:  # noqa: SLF001 - tensors there have no memory of their own
         raise NotEligible("it runs inside a transform of torch.func")

@@ -19,8 +19,8 @@ ROOT = "model"
 MAX_CALLS = 300_000
 
 
-class TooManyCalls(Exception):
-    """The model makes more calls than are kept."""
+class TooManyCalls(BaseException):
+    """The model makes more calls than are kept; no `except Exception` of the model's may swallow it."""
 
 
 class Clock(Protocol):

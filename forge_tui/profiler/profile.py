@@ -92,7 +92,7 @@ def failing(loaded: LoadedModel) -> Iterator[None]:
     except TooManyCalls as error:
         hint = "Profile a shorter one: fewer tokens, steps or layers."
         raise ModelError(f"One call of the model makes {error}.", hint) from error
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         raise explain(error, loaded.spec, f"{what} failed") from error
 
 

@@ -131,7 +131,7 @@ def find_targets(
         if reason:
             item.group.reason = reason
             continue
-        targets[key] = _finished(loaded, target, captured[key], artifacts)
+        targets[key] = _finished(loaded, target, captured.pop(key), artifacts)
     return targets
 
 
@@ -169,7 +169,9 @@ def _finished(loaded: LoadedModel, target: Target, captured: Captured, artifacts
         graph = trace_graph(caller(target, loaded, captured.instances[0] or None), target.signature, tensors)
     except ForgeError as error:
         reason = str(error)
-    except Exception as error:  # noqa: BLE001 - tracing runs the model's code on tensors without values
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - tracing runs the model's code on tensors without values
         reason = f"{type(error).__name__}: {error}"
     return msgspec.structs.replace(target, graph=graph, graph_reason=reason, capture=f"captures/{name}",
                                    captured_calls=len(captured.calls))  # fmt: skip

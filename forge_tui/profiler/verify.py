@@ -21,7 +21,9 @@ def replay_fault(loaded: LoadedModel, target: Target, captured: Captured) -> str
     try:
         tensors = captured.tensors(0, loaded.device)
         outputs = caller(target, loaded, captured.instances[0] or None)(tensors)
-    except Exception as error:  # noqa: BLE001 - the model's own code, called outside of the model
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - the model's own code, called outside of the model
         return f"called on its own it raises {type(error).__name__}: {' '.join(str(error).split())[:200]}"
     return difference(outputs, captured.outputs)
 

@@ -20,8 +20,9 @@ from forge_tui.models.trees import dtype_name
 from forge_tui.profiler.launches import hear_triton
 
 _LIFT = {torch.ops.aten.lift_fresh.default, torch.ops.aten.lift_fresh_copy.default}
-_GATHER = {torch.ops.aten.embedding, torch.ops.aten.index, torch.ops.aten.index_select, torch.ops.aten.gather,
-           torch.ops.aten.take}  # fmt: skip
+#: operators that read those rows of their first argument that are asked for
+_GATHER = {"embedding", "index", "index_select", "gather", "take", "_embedding_bag", "_embedding_bag_forward_only",
+           "_unsafe_index"}  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -153,7 +154,10 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         returns = func._schema.returns  # noqa: SLF001
         if any(r.alias_info is not None and not r.alias_info.is_write for r in returns):
             return  # a view reads nothing
-        gathers = getattr(func, "_overloadpacket", None) in _GATHER
+        name = func._schema.name.partition("::")[2]  # noqa: SLF001
+        if name.endswith("_like") or name.startswith("new_"):
+            return  # only the form of the argument is looked at
+        gathers = name in _GATHER
         most = sum(_real_bytes(t) for t in pytree.tree_leaves(result) if _plain(t))
         for position, tensor in enumerate(t for t in pytree.tree_leaves((args, kwargs)) if _plain(t)):
             size = _real_bytes(tensor)
@@ -203,7 +207,10 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         count = flop_registry.get(getattr(func, "_overloadpacket", None))
         leaves = [t for t in pytree.tree_leaves(result) if _plain(t)]
         if count is not None:
-            flops = int(count(*args, **kwargs, out_val=result))
+            try:
+                flops = int(count(*args, **kwargs, out_val=result))
+            except Exception:  # noqa: BLE001 - torch's formulas assert forms that not every operator keeps
+                flops = 0
         elif "scaled_dot_product" in str(func):  # the CPU's and newer back ends are not in torch's table
             query, key, value = args[:3]
             flops = 2 * query.numel() * key.shape[-2] + 2 * query.numel() // query.shape[-1] * value.numel() // (
@@ -211,9 +218,33 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             )
         else:
             return
+        if "scaled_dot_product" in str(func) and _argument(func, args, kwargs, "is_causal"):
+            flops //= 2  # half of the scores are masked
+        operands = [t for t in pytree.tree_leaves((args, kwargs)) if _plain(t)]
+        rate = _rate(func, operands or leaves)
         for frame in self.frames:
             frame.matrix_calls += 1
-            frame.flops[dtype_name(leaves[0].dtype) if leaves else "float32"] += flops
+            frame.flops[rate] += flops
+
+
+def _argument(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], name: str) -> Any:
+    """The value of a named argument of an operator, or None."""
+    for position, argument in enumerate(func._schema.arguments):  # noqa: SLF001
+        if argument.name == name:
+            return args[position] if position < len(args) else kwargs.get(name)
+    return None
+
+
+def _rate(func: Any, tensors: Sequence[Tensor]) -> str:
+    """The name of the matrix rate that an operator runs at: the operands' dtype, or TF32 where PyTorch may use it."""
+    if not tensors:
+        return "float32"
+    dtype = dtype_name(tensors[0].dtype)
+    if dtype != "float32" or tensors[0].device.type != "cuda":
+        return dtype
+    convolution = "conv" in str(func)
+    allowed = torch.backends.cudnn.allow_tf32 if convolution else torch.backends.cuda.matmul.allow_tf32
+    return "tf32" if allowed else dtype
 
 
 def _plain(value: Any) -> bool:
@@ -226,7 +257,10 @@ def _real_bytes(tensor: Tensor) -> int:
 
 def _random_states(tensors: Sequence[Tensor]) -> list[Tensor]:
     states = [torch.get_rng_state()]
-    states += [torch.cuda.get_rng_state(d) for d in {t.device for t in tensors} if d.type == "cuda"]
+    devices = {t.device for t in tensors if t.device.type == "cuda"}
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call] # what draws numbers may read no tensor at all
+        devices.add(torch.device("cuda", torch.cuda.current_device()))
+    states += [torch.cuda.get_rng_state(d) for d in devices]
     return states
 
 

@@ -28,10 +28,10 @@ def profile(message: dict[str, Any]) -> dict[str, Any]:
     """Answer `profile`: the Profile record."""
     _use_threads(message)
     spec = msgspec.convert(message["spec"], ModelSpec)
+    device = describe(message["device"])  # before the model's code can change how torch computes
     before = set(sys.modules)
     with files_read() as opened:
         loaded = load_model(spec, message["device"], message.get("seed", 0))
-    device = describe(message["device"])
     more = {"capture_bytes": message["capture_bytes"]} if "capture_bytes" in message else {}
     found = profile_model(loaded, device, Path(message["artifacts"]), repeats=message.get("repeats", 7), **more)
     inputs = {path for path in (spec.path, spec.inputs) if path}  # some are read without Python

@@ -22,6 +22,8 @@ MATRIX_WEIGHT = 0.25
 #: more matrix products or convolutions than this in one call are no single kernel
 MAX_MATRIX_CALLS = 3
 _MATRIX = re.compile(r"(mm|mv|matmul|linear|einsum|tensordot|scaled_dot_product_attention|conv\w*\d?d)$")
+#: of the headroom of targets that were not measured inside the model at least this part counts: few rows are no law
+_LEAST_PART = 0.1
 #: two headrooms this close are the same one, seen through a wrapper
 _SAME = 0.85
 
@@ -87,11 +89,17 @@ def _with_gains(profile: Profile, gains: Mapping[str, float], stands_for: Mappin
     A target that was not measured has the gain of the one that it stands for.
     """
     known = dict(gains)
+    headroom = {t.id: t.headroom_ms for t in profile.targets}
+    measured = sum(headroom.get(key, 0.0) for key in gains)
+    # what was not measured is taken to hide as much of its headroom as the rest does
+    part = min(1.0, max(_LEAST_PART, sum(gains.values()) / measured)) if measured > 0 else 1.0
     for dropped, kept in stands_for.items():
         if dropped in gains:
             known.setdefault(kept, gains[dropped])
     if not known:
         return profile
+    if gains:
+        known = {key: part * value for key, value in headroom.items()} | known
     scale = {t.id: known[t.id] / t.headroom_ms for t in profile.targets if t.id in known and t.headroom_ms > 0}
     targets = tuple(
         msgspec.structs.replace(t, headroom_ms=known[t.id]) if t.id in known else t for t in profile.targets

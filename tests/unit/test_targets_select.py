@@ -166,14 +166,16 @@ def test_measured_gain_ranks_under_the_mode_it_was_measured_in():
     assert names(choose(found, mode="compile", names=["fused", "real"])) == ["real", "fused"]
 
 
-def test_unmeasured_and_failed_rows_leave_headroom():
-    """Targets without a measured gain keep their headroom; rows of several targets and failed ones do not count."""
+def test_what_was_not_measured_counts_in_proportion():
+    """Targets without a gain count for the part that the measured ones gained of theirs; failed rows are none."""
     plain = flat(target("a", 30.0), target("b", 20.0), target("c", 10.0))
     found = measured(plain, ("a", 15.0))
     found = measured(found, ("b", 1.0), failure="it crashed")
     together = WhatIf(mode="compile", target_ids=("id-b", "id-c"), base_ms=MODEL_MS, ms=MODEL_MS)
     found = msgspec.structs.replace(found, what_ifs=(*found.what_ifs, together))
-    assert names(choose(found, mode="compile")) == ["b", "a", "c"]
+    # a gained half of its headroom, so b counts for 10 and c for 5
+    assert names(choose(found, mode="compile")) == ["a", "b", "c"]
+    assert names(choose(measured(plain, ("b", 12.0), ("c", 0.0)), mode="compile")) == ["a", "b"]
 
 
 def test_gain_of_a_wrapper_holds_for_the_one_that_stands_for_both():
@@ -181,7 +183,7 @@ def test_gain_of_a_wrapper_holds_for_the_one_that_stands_for_both():
     tree = [("Outer", None, 10.0), ("inner", "Outer", 9.8), ("other", None, 5.0)]
     found = profile([target("Outer", 10.0), target("inner", 9.8), target("other", 5.0, size=3)], tree)
     assert names(choose(found, mode="eager")) == ["Outer", "other"]
-    assert names(choose(measured(found, ("inner", 1.0), mode="eager"), mode="eager")) == ["other", "Outer"]
+    assert names(choose(measured(found, ("inner", 1.0), mode="eager"), mode="eager")) == ["Outer", "other"]
     assert names(choose(measured(found, ("inner", 0.1), mode="eager"), mode="eager")) == ["other"]
     both = measured(found, ("inner", 0.1), ("Outer", 8.0), mode="eager")
     assert names(choose(both, mode="eager")) == ["Outer", "other"]

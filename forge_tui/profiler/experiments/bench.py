@@ -51,7 +51,7 @@ class Bench:
         self._loaded = loaded = load_model(spec, message["device"], message.get("seed", 0))
         try:
             loaded.run()
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
             raise explain(error, spec, f"The forward of {type(loaded.module).__name__} failed") from error
         return {"settings": standard.applicable(loaded, message.get("allow_tf32", False))}
 

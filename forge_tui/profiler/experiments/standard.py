@@ -44,7 +44,7 @@ def applicable(loaded: LoadedModel, allow_tf32: bool) -> tuple[str, ...]:
         "channels-last": bool(_convolution_dims(loaded.module)),
         "sdpa": any(_wants_sdpa(model) for model in _transformers(loaded.module)),
         "tf32": allow_tf32 and loaded.device.type == "cuda" and _has_float32(loaded)
-        and torch.get_float32_matmul_precision() == "highest",
+        and _matmul_precision() == "highest",
     }  # fmt: skip
     return tuple(name for name in LABELS if found[name])
 
@@ -76,6 +76,14 @@ def _has_float32(loaded: LoadedModel) -> bool:
     leaves = pytree.tree_leaves([(p.args, p.kwargs) for p in loaded.phases])
     tensors = [*loaded.module.parameters(), *(t for t in leaves if isinstance(t, Tensor))]
     return any(t.dtype is torch.float32 for t in tensors)
+
+
+def _matmul_precision() -> str:
+    """The precision of float32 matrix products; `mixed` where a model set it by the newer switches of each back end."""
+    try:
+        return torch.get_float32_matmul_precision()
+    except RuntimeError:
+        return "mixed"
 
 
 def _tf32(loaded: LoadedModel) -> Switch:

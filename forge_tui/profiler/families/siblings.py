@@ -1,7 +1,7 @@
 """Families: sibling signatures of one callable, which differ in sizes alone, and what varies in them. Pure.
 
 Siblings have the same callable, structure, dtypes, numbers of dimensions and constants. What may differ is sizes,
-strides that follow from them, and integers that repeat a size (`layouts`). Names of dimensions come from `dynamics`.
+strides that follow from them, and integers that repeat a size (`layouts`). Names of dimensions come from `names`.
 """
 
 from __future__ import annotations
