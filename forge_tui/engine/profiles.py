@@ -47,12 +47,22 @@ async def profile_cached(rooms: Rooms, options: RunOptions, workspace: Workspace
 def find(options: RunOptions, workspace: Workspace) -> Profile | None:
     """The saved profile of this model under these options, unless a file of the model or a capture has changed."""
     # what cannot be read, or is of another version, is no saved profile
-    with contextlib.suppress(OSError, ValueError, msgspec.MsgspecError):
+    with contextlib.suppress(OSError, ValueError, RecursionError, msgspec.MsgspecError):
         saved = codec.load(_path(options, workspace).read_text(), Profile)
         captures = (workspace.captures / Path(t.capture).name for t in saved.targets if t.capture)
-        if unchanged(saved.sources) and all(capture.exists() for capture in captures):
+        if _is_tree(saved) and unchanged(saved.sources) and all(capture.exists() for capture in captures):
             return saved
     return None
+
+
+def _is_tree(profile: Profile) -> bool:
+    """Whether every callable comes behind the one that it is called by: a damaged file may close a circle."""
+    known: set[int | None] = {None}
+    for spot in profile.hotspots:
+        if spot.parent not in known or spot.id in known:
+            return False
+        known.add(spot.id)
+    return True
 
 
 def keep(profile: Profile, options: RunOptions, workspace: Workspace) -> Profile:

@@ -26,7 +26,7 @@ def explain(error: BaseException, spec: ModelSpec, what: str) -> ForgeError:
         return error
     if is_out_of_memory(error):
         return ModelError(f"{what}: out of memory{_line(error, spec)}.", "Use a smaller input, or a bigger device.")
-    text = " ".join(str(error).split())
+    text = readable(" ".join(_text(error).split()))
     if len(text) > _LONGEST:
         text = text[: _LONGEST - 3] + "..."
     if isinstance(error, SyntaxError):
@@ -37,11 +37,23 @@ def explain(error: BaseException, spec: ModelSpec, what: str) -> ForgeError:
     return ModelError(f"{what}{_line(error, spec)}: {said.rstrip('.')}.", "The worker's log has the traceback.")
 
 
+def readable(text: str) -> str:
+    r"""The text with lone surrogates, which no encoding has, written out as `\udc80`."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as another:  # noqa: BLE001 - the model's own class
+        return f"its text cannot be had ({type(another).__name__})"
+
+
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether host or device memory ran out."""
     if isinstance(error, (MemoryError, torch.cuda.OutOfMemoryError)):
         return True
-    text = str(error)
+    text = _text(error)
     return isinstance(error, RuntimeError) and ("can't allocate memory" in text or "out of memory" in text)
 
 

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import importlib
 import importlib.util
+import os
 import re
 import sys
 import types
@@ -54,7 +55,7 @@ def is_beside(module: types.ModuleType | None, source: types.ModuleType) -> bool
 def module_name(path: Path) -> str:
     """The name under which a model file is imported: the same in every process."""
     stem = re.sub(r"\W", "_", path.stem)
-    return f"forge_model_{stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+    return f"forge_model_{stem}_{hashlib.sha256(os.fsencode(path)).hexdigest()[:8]}"
 
 
 def _run_file(path: Path) -> types.ModuleType:

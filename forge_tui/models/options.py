@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from forge_tui.core.errors import UsageError
@@ -13,6 +14,8 @@ DTYPES: tuple[str, ...] = ("float32", "float16", "bfloat16", "float64")
 _SHORT_DTYPES = {"fp32": "float32", "f32": "float32", "float": "float32", "fp16": "float16", "f16": "float16",
                  "half": "float16", "bf16": "bfloat16", "fp64": "float64", "f64": "float64",
                  "double": "float64"}  # fmt: skip
+#: characters of a path in a sentence
+_LONGEST = 120
 INPUT_FILES: tuple[str, ...] = (".safetensors", ".pt", ".pth")
 
 
@@ -47,11 +50,23 @@ def vary(text: str | None) -> str:
     return f"{path}:{function}"
 
 
+@contextlib.contextmanager
+def looked_up(text: str) -> Iterator[None]:
+    """A path that the system refuses to look up (too long, `~nobody`, a circle of links) is a fault in its text."""
+    try:
+        yield
+    except (OSError, RuntimeError) as error:
+        short = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+        why = error.strerror if isinstance(error, OSError) else error
+        raise UsageError(f"{short} cannot be looked up: {why}.", "Check the path.") from error
+
+
 def _existing(text: str, option: str) -> Path:
-    path = Path(text).expanduser()
-    if not path.is_file():
-        raise UsageError(f"{option}: there is no file {path}.", "Check the path.")
-    return path.resolve()
+    with looked_up(text):
+        path = Path(text).expanduser()
+        if not path.is_file():
+            raise UsageError(f"{option}: there is no file {path}.", "Check the path.")
+        return path.resolve()
 
 
 def phases(texts: Iterable[str]) -> dict[str, float]:

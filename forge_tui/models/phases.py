@@ -66,7 +66,11 @@ def move(tree: Any, device: torch.device, dtype: torch.dtype | None) -> Any:
         leaf = leaf.detach()
         return leaf.to(device, dtype) if dtype is not None and leaf.is_floating_point() else leaf.to(device)
 
-    return pytree.tree_map(one, tree)
+    try:
+        return pytree.tree_map(one, tree)
+    except RecursionError:
+        raise ModelError("The inputs are nested too deeply, or a list among them holds itself.",
+                         "Give the model flatter inputs.") from None  # fmt: skip
 
 
 def phases_of(described: Mapping[str, Any], what: str) -> tuple[Phase, ...]:

@@ -65,7 +65,8 @@ def sources_of(opened: set[str], modules: set[str]) -> dict[str, str]:
         if isinstance(file, str):
             found.add(os.path.abspath(file))  # noqa: PTH100
     states = {path: state_of(path) for path in sorted(found) if _is_own(path)}
-    return {path: state for path, state in states.items() if state}
+    # a name that is not UTF-8 has no place in a saved profile: written out it names no file, so nothing is reused
+    return {path.encode("utf-8", "backslashreplace").decode(): state for path, state in states.items() if state}
 
 
 def _is_own(path: str) -> bool:

@@ -59,8 +59,11 @@ class HubModel:
 
 def hub_model(text: str) -> HubModel | None:
     """What `hf:org/name`, `hf:org/name/folder` or `hf:org/name@revision` names, unless there is such a folder here."""
-    if not text.startswith(_HF) or Path(text.removeprefix(_HF)).expanduser().exists():
+    if not text.startswith(_HF):
         return None
+    with values.looked_up(text):
+        if Path(text.removeprefix(_HF)).expanduser().exists():
+            return None
     match = _HUB_NAME.fullmatch(text.removeprefix(_HF))
     if match is None or match[0].endswith((".json", ".py")):
         return None
@@ -78,13 +81,14 @@ def parse_model(text: str, request: ModelRequest = ModelRequest(), hub_config: P
     """
     hf: HfOptions | None = None
     factory: str | None = None
-    if text.startswith(_EXAMPLE):
-        path = _example(text.removeprefix(_EXAMPLE))
-    elif text.startswith(_HF):
-        path = hub_config or _configuration(text)
-        hf = _hf_options(path, request)
-    else:
-        path, factory = _file(text)
+    with values.looked_up(text):
+        if text.startswith(_EXAMPLE):
+            path = _example(text.removeprefix(_EXAMPLE))
+        elif text.startswith(_HF):
+            path = hub_config or _configuration(text)
+            hf = _hf_options(path, request)
+        else:
+            path, factory = _file(text)
     if hf is None:
         _refuse_hf_options(request)
     if request.inputs is not None and request.vary is not None:
@@ -161,6 +165,8 @@ def _file(text: str) -> tuple[Path, str | None]:
         hint = f"For a Hugging Face configuration, write hf:{text}." if path.suffix == ".json" else (
             "A model is a .py file with a build() function.")  # fmt: skip
         raise UsageError(f"{path} is not a Python file.", hint)
+    if not path.is_file():
+        raise UsageError(f"{path} is a pipe, a socket or a device.", "Name the Python file that builds the model.")
     return path.resolve(), _name(name, factory)
 
 
@@ -182,7 +188,7 @@ def _configuration(text: str) -> Path:
         return hf_config.locate(path, text.rstrip("/"))
     if not path.exists():
         raise UsageError(f"There is no folder or configuration {path}.", "Check the path.")
-    if path.suffix != ".json":
+    if path.suffix != ".json" or not path.is_file():
         raise UsageError(f"{path} is not a configuration.", "Name a folder with a config.json, or the .json file.")
     return path
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,8 @@ from forge_tui.profiler.experiments.client import baselines, what_if
 __all__ = ["baselines", "describe_device", "profile", "what_if"]
 
 _WORKER = "forge_tui.profiler.worker"
+#: what a log may hold of earlier runs; models print
+_LOG_BYTES = 8 << 20
 
 
 async def profile(
@@ -49,7 +53,15 @@ async def describe_device(device_name: str, *, threads: int = 0, log: Path, time
     return msgspec.convert(answer["device"], Device)
 
 
+def _shorten(log: Path) -> None:
+    """Begin a log anew that has grown over many runs."""
+    with contextlib.suppress(OSError):
+        if log.stat().st_size > _LOG_BYTES:
+            os.truncate(log, 0)
+
+
 async def _ask(log: Path, op: str, timeout_s: float, what: str, **fields: Any) -> dict[str, Any]:
+    _shorten(log)
     worker = WorkerProcess(_WORKER, log)
     try:
         return await worker.request(op, timeout_s, **fields)

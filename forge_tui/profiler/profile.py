@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -28,6 +29,22 @@ from forge_tui.profiler.targets import find_targets, measure_groups, with_famili
 CAPTURE_BYTES = 2 << 30
 
 
+#: Python frames: wrapped calls take more of the stack than the model's own do
+_DEPTH = 3000
+
+
+@contextlib.contextmanager
+def deep_calls() -> Iterator[None]:
+    """Room for the profile's own frames, so that a model just below the recursion limit stays below it."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(before, _DEPTH))
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(before)
+
+
+@deep_calls()
 def profile_model(
     loaded: LoadedModel, device: Device, artifacts: Path, *, repeats: int = 7, timing_passes: int = 5,
     capture_bytes: int = CAPTURE_BYTES,

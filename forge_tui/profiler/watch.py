@@ -242,8 +242,10 @@ def _rate(func: Any, tensors: Sequence[Tensor]) -> str:
     dtype = dtype_name(tensors[0].dtype)
     if dtype != "float32" or tensors[0].device.type != "cuda":
         return dtype
-    convolution = "conv" in str(func)
-    allowed = torch.backends.cudnn.allow_tf32 if convolution else torch.backends.cuda.matmul.allow_tf32
+    try:
+        allowed = torch.backends.cudnn.allow_tf32 if "conv" in str(func) else torch.backends.cuda.matmul.allow_tf32
+    except RuntimeError:  # the model set precisions by the newer switches, which the older ones refuse to read
+        allowed = True
     return "tf32" if allowed else dtype
 
 

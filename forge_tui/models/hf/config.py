@@ -42,6 +42,9 @@ def read(path: Path) -> dict[str, Any]:
         )
     if path.name == PIPELINE or str(found.get("_class_name", "")).endswith("Pipeline"):
         raise UsageError(f"{path} describes a pipeline of several models.", "Name the folder of one of them.")
+    for key, value in _stacks(found).items():
+        if min(value if isinstance(value, list) else [value]) < 0:
+            raise UsageError(f"The configuration {path} says {key}: {value}.", "A number of layers is at least 0.")
     return found
 
 
