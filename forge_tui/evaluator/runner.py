@@ -77,7 +77,8 @@ class Runner:
         """Time a candidate against eager; some outputs of timed calls are in the file."""
         opened = self._targets.open(message)
         sets = msgspec.convert(message["sets"], list[InputSet])
-        outputs = OutputFile(Path(message["path"]), opened.signature, timing.KEPT)
+        slots = timing.kept_outputs(slot_bytes(opened.signature))
+        outputs = OutputFile(Path(message["path"]), opened.signature, slots)
 
         def stage(kernel: Kernel) -> Reply:
             data = [opened.values(which) for which in sets]
@@ -87,7 +88,7 @@ class Runner:
             timer = timing.Timer(
                 timing.candidate_side(kernel, opened.signature, self._where, workspace), opened.call, data,
                 self._clock(), timing.scrubber(opened.signature, self._where, workspace), patch, outputs.write, rng,
-                timing.Limits(budget_s=message["budget_s"], **self._inner_limits()),
+                timing.Limits(budget_s=message["budget_s"], kept=slots, **self._inner_limits()),
             )  # fmt: skip
             threads = torch.get_num_threads()
             found = timer.run()

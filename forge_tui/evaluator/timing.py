@@ -24,8 +24,10 @@ from forge_tui.evaluator import stats
 from forge_tui.launch.kernel import Kernel
 
 Side = Callable[[list[Tensor]], list[Tensor]]
-#: outputs of timed calls that are kept, the last one included
-KEPT = 3
+#: outputs of timed calls that are kept at least; of a candidate that computes every other call half are right
+KEPT = 4
+_MOST_KEPT = 16
+_KEPT_BYTES = 32 << 20
 _BUFFERS = 3
 _SHORTEST_US = 30.0
 _MAX_INNER = 64
@@ -85,8 +87,15 @@ class Limits:
     """How long to sample. `shortest_us` is what one sample should take at least."""
 
     budget_s: float = 1.0
+    kept: int = KEPT
+    """Outputs that are kept for the judge; a quarter of them of calls right behind others."""
     shortest_us: float = _SHORTEST_US
     max_inner: int = _MAX_INNER
+
+
+def kept_outputs(nbytes: int) -> int:
+    """How many outputs of this size are kept for the judge."""
+    return max(KEPT, min(_MOST_KEPT, _KEPT_BYTES // max(1, nbytes)))
 
 
 @dataclass(slots=True)
@@ -139,6 +148,8 @@ class Timer:
         self._buffers = [
             _Buffer([_copy(t) for t in data[i % len(data)]], i % len(data)) for i in range(_BUFFERS)
         ]
+        self._drawn = self._limits.kept - max(1, self._limits.kept // 4)
+        """Slots for calls drawn from all samples."""
         self._turn = 0
         self._inner = 1
 
@@ -180,26 +191,31 @@ class Timer:
             spent = (time.monotonic() - started) / self._limits.budget_s
             if blocks >= _MAX_BLOCKS or (spent > 1 and blocks >= stats.EARLY_BLOCKS) or spent > _OVERRUN:
                 break
-        _, out, had = self._sample(0)
-        self._write(KEPT - 1, out)
-        found.kept.append(Kept(KEPT - 1, had.data, had.patch))
+        for slot in range(self._drawn, self._limits.kept):
+            # nothing is overwritten between the calls of a sample: what one of them left must not be the next one's
+            _, out, had = self._sample(0, least=2)
+            self._write(slot, out)
+            found.kept.append(Kept(slot, had.data, had.patch))
         return found
 
     def _keep(self, found: Timing, seen: int, out: list[Tensor], had: _Buffer) -> None:
-        """A uniform choice among all timed calls, made as they come; the last slot is for the last call."""
-        slot = seen if seen < KEPT - 1 else self._rng.randrange(seen + 1)
-        if slot < KEPT - 1:
+        """A uniform choice among all timed calls, made as they come; the last slots are for calls behind others."""
+        slot = seen if seen < self._drawn else self._rng.randrange(seen + 1)
+        if slot < self._drawn:
             self._write(slot, out)
             found.kept = [k for k in found.kept if k.slot != slot] + [Kept(slot, had.data, had.patch)]
 
-    def _sample(self, which: int) -> tuple[float, list[Tensor], _Buffer]:
+    def _sample(self, which: int, least: int = 1) -> tuple[float, list[Tensor], _Buffer]:
         """One sample; returns microseconds a call, the last call's outputs, and the buffer that call had."""
         # the number of calls varies, so that none can be told to be the last
         count = self._inner if self._inner == 1 else self._inner + self._rng.randrange(2)
+        if count < least:
+            count = least + self._rng.randrange(_BUFFERS - least + 1)
         order = [self._buffers[(self._turn + i) % len(self._buffers)] for i in range(count)]
         self._turn += count
         last = order[-1]
-        self._refill(last)
+        for buffer in self._buffers if least > 1 else [last]:
+            self._refill(buffer)
         self._scrub(self._rng.randrange(1 << 30))
         us, out = self._clock.sample(self._sides[which], [b.tensors for b in order])
         return us, out, last

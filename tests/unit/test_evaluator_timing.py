@@ -112,6 +112,32 @@ def test_inputs_change_before_every_sample_at_the_same_addresses():
     assert len({content for _, content in seen}) == len(seen)
 
 
+def test_what_a_call_leaves_in_its_workspace_is_no_answer_for_the_next():
+    """A candidate that repeats its last answer is seen, although every timed sample is a single call of it."""
+    last: list[torch.Tensor] = []
+
+    def repeats(inputs):
+        out = last.pop() if last else right(inputs)[0]
+        last.append(out.clone())
+        return [out]
+
+    made, _, kept, data = timer(repeats, eager, {repeats: 40.0, eager: 100.0})
+    made._scrub = lambda _: last.clear()
+    found = made.run()
+    wrong = []
+    for item in found.kept:
+        inputs = [t.clone() for t in data[item.data]]
+        patch(inputs, item.patch)
+        wrong.append(not same(kept[item.slot], right(inputs)))
+    assert wrong == [False] * (timing.KEPT - 1) + [True]
+
+
+@pytest.mark.parametrize(("nbytes", "count"), [(1, 16), (2 << 20, 16), (4 << 20, 8), (1 << 30, 4), (0, 16)])
+def test_more_outputs_are_kept_of_small_ones(nbytes, count):
+    """Sixteen of what is small, four at least."""
+    assert timing.kept_outputs(nbytes) == count
+
+
 def test_a_candidate_that_writes_nothing_finds_no_answer():
     """Neither the baseline's result nor an old one lies in the memory that an output gets."""
     wrong = 0
