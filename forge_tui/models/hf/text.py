@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import NoneType
 from typing import Any
 
 import torch
@@ -27,7 +28,6 @@ from forge_tui.models.phases import Phase
 
 #: decode steps that count as one model call beside one prefill
 DECODE_WEIGHT = 128.0
-_CACHES = ("past_key_values", "cache_params")
 _POSITIONS = ("max_position_embeddings", "n_positions", "max_sequence_length", "max_seq_len", "max_target_positions")
 _SPECIAL = ("_token_id", "_token_index", "_token_ids")
 _NOT_TEXT = re.compile(r"vision|visual|image|patch|audio|relative|rel_")
@@ -41,7 +41,7 @@ def phases_of(library: Any, module: nn.Module, maker: Maker) -> tuple[Phase, ...
         UsageError: the text is longer than the model has positions.
     """
     inputs = _Inputs(module, maker)
-    cached = "use_cache" in inputs.parameters and any(name in inputs.parameters for name in _CACHES)
+    cached = "use_cache" in inputs.parameters
     if cached and "decoder_input_ids" in inputs.parameters:
         return _encoder_decoder(library, inputs)
     if cached and "input_ids" in inputs.parameters:
@@ -111,11 +111,14 @@ class _Inputs:
         return wanted
 
     def cached(self, kwargs: dict[str, Any]) -> tuple[str, Any, Any]:
-        """Name of the cache, the cache that a call left, and the call's result; None for no cache."""
+        """Name of the cache, the cache that a call left, and the call's result; None for no cache.
+
+        The name (`past_key_values`, `cache_params`, `cache` since 5.24) is whatever the call gives back as an object
+        and takes as an argument.
+        """
         out = run(self.module, kwargs)
-        for name in _CACHES:
-            cache = getattr(out, name, None)
-            if cache is not None and name in self.parameters and not isinstance(cache, tuple):
+        for name, cache in out.items() if isinstance(out, Mapping) else ():
+            if name in self.parameters and not isinstance(cache, (Tensor, tuple, list, NoneType)):
                 return name, cache, out
         return "", None, out
 
