@@ -26,8 +26,12 @@ def document(value: Any) -> None:
     if _written:
         raise AssertionError("a command writes one JSON document")
     _written = True
-    encoded = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
-    _write(sys.stdout, encoded + "\n")
+    try:
+        encoded = msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        # half a surrogate pair, as paths that are no UTF-8 have: no JSON text holds it
+        encoded = msgspec.json.encode(_without_surrogates(msgspec.to_builtins(value)))
+    _write(sys.stdout, msgspec.json.format(encoded, indent=2).decode() + "\n")
 
 
 def error_document(what: str, hint: str, exit_code: int) -> None:
@@ -63,6 +67,16 @@ def silence() -> None:
     """Have nothing more written to a stdout that nobody reads, not at the interpreter's end either."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _without_surrogates(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, dict):
+        return {_without_surrogates(key): _without_surrogates(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_without_surrogates(item) for item in value]
+    return value
 
 
 def _write(stream: TextIO | None, value: str) -> None:

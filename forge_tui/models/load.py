@@ -42,6 +42,8 @@ class LoadedModel:
     """Names in `sys.modules` of the Python modules that the model is written in."""
     origins: Origins | None = None
     """What the model was built with; None if it is not known, which counts as nothing has changed."""
+    warnings: tuple[str, ...] = ()
+    """Whole sentences on what was left out when it was built."""
 
     def run(self) -> Any:
         """Every phase once, whatever its weight; with several phases the results by name.
@@ -99,7 +101,8 @@ def load_model(spec: ModelSpec, device: str, seed: int = 0) -> LoadedModel:
         except BaseException as error:
             raise explain(error, spec, f"The model could not be moved to {where}") from error
     return LoadedModel(spec=spec, module=made.module, phases=phases, device=where, source=made.source,
-                       own_modules=made.own, origins=origins_of(made.module, made.own))  # fmt: skip
+                       own_modules=made.own, origins=origins_of(made.module, made.own),
+                       warnings=made.warnings)  # fmt: skip
 
 
 def _to_eval(module: nn.Module) -> None:
@@ -137,6 +140,7 @@ class _Made:
     source: types.ModuleType
     own: tuple[str, ...]
     entry: str = "forward"
+    warnings: tuple[str, ...] = ()
 
 
 def _from_file(spec: ModelSpec, where: torch.device, dtype: torch.dtype | None, seed: int) -> _Made:
@@ -154,7 +158,7 @@ def _from_configuration(spec: ModelSpec, where: torch.device, seed: int) -> _Mad
     made = hf.build(spec, where, seed, with_inputs=not (spec.inputs or spec.vary))
     source = sys.modules[type(made.module).__module__]
     names = {source.__name__, *made.modules, *(type(m).__module__ for m in made.module.modules())}
-    return _Made(made.module, made.phases, source, _importable(names), made.entry)
+    return _Made(made.module, made.phases, source, _importable(names), made.entry, made.warnings)
 
 
 def _own_modules(module: nn.Module, source: types.ModuleType, imported: set[str]) -> tuple[str, ...]:

@@ -57,7 +57,7 @@ def profile_model(
         StoreError: captured inputs cannot be written.
     """
     check_names(loaded.spec.dynamic)
-    warnings: list[str] = []
+    warnings = list(loaded.warnings)
     observer = Observer(loaded)
     reasons: list[dict[int, str]] = []
     with failing(loaded):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from statistics import median
 
@@ -49,16 +49,15 @@ def choose(
     Raises:
         UsageError: a name is no target.
     """
-    children = _children(profile)
-    stands_for = {} if names else _wrapped(profile, children)
+    stands_for = {} if names else _wrapped(profile)
     wrapped = stands_for.keys()
     gaining = _with_gains(profile, measured_gains(profile, mode), stands_for)
-    worth = own_headroom(gaining, _children(gaining), wrapped)
+    worth = own_headroom(gaining, wrapped)
     if names:
         chosen = _named(profile, names)
     else:
         enough = MIN_HEADROOM_SHARE * (profile.busy_ms or profile.model_ms)
-        matrices = _matrix_calls(profile, children)
+        matrices = _matrix_calls(profile)
         chosen = [
             t for t in profile.targets
             if t.id not in wrapped and worth[t.id] >= enough and matrices[t.id] <= MAX_MATRIX_CALLS
@@ -129,41 +128,53 @@ def _only_inside(profile: Profile, outer: AbstractSet[str]) -> set[str]:
     return {target_id for target_id, always in everywhere.items() if always}
 
 
-def own_headroom(
-    profile: Profile, children: dict[int, list[Hotspot]], ignored: AbstractSet[str] = frozenset()
-) -> dict[str, float]:
+def own_headroom(profile: Profile, ignored: AbstractSet[str] = frozenset()) -> dict[str, float]:
     """Headroom in ms by target id; of targets with matrix work, without what their inner targets have."""
+
+    def covered(spot: Hotspot, below: float) -> float:
+        counts = spot.target_id is not None and spot.target_id not in ignored
+        return max(spot.headroom_ms, below) if counts else below
+
     inner: dict[str, float] = defaultdict(float)
-    for spot in profile.hotspots:
+    for spot, below in _below(profile, covered):
         if spot.target_id is not None:
-            inner[spot.target_id] += sum(_covered(child, children, ignored) for child in children[spot.id])
+            inner[spot.target_id] += below
     return {t.id: max(0.0, t.headroom_ms - inner[t.id]) if t.flops else t.headroom_ms for t in profile.targets}
 
 
-def _covered(spot: Hotspot, children: dict[int, list[Hotspot]], ignored: AbstractSet[str]) -> float:
-    """Headroom of the targets in a subtree, nested ones counted once."""
-    below = sum(_covered(child, children, ignored) for child in children[spot.id])
-    counts = spot.target_id is not None and spot.target_id not in ignored
-    return max(spot.headroom_ms, below) if counts else below
-
-
-def _matrix_calls(profile: Profile, children: dict[int, list[Hotspot]]) -> dict[str, float]:
+def _matrix_calls(profile: Profile) -> dict[str, float]:
     """Matrix products and convolutions in one call, by target id."""
+
+    def count(spot: Hotspot, below: float) -> float:
+        return below + (spot.calls if _is_matrix(spot) else 0)
+
     found: dict[str, float] = defaultdict(float)
-    for spot in profile.hotspots:
+    for spot, below in _below(profile, count):
         if spot.target_id is not None and spot.calls:
-            inside = _count_matrix(spot, children) / spot.calls
-            found[spot.target_id] = max(found[spot.target_id], inside)
+            found[spot.target_id] = max(found[spot.target_id], count(spot, below) / spot.calls)
     return found
 
 
-def _count_matrix(spot: Hotspot, children: dict[int, list[Hotspot]]) -> int:
-    own = spot.calls if spot.kind == "torch" and _MATRIX.search(spot.name) else 0
-    return own + sum(_count_matrix(child, children) for child in children[spot.id])
+def _is_matrix(spot: Hotspot) -> bool:
+    return spot.kind == "torch" and _MATRIX.search(spot.name) is not None
 
 
-def _wrapped(profile: Profile, children: dict[int, list[Hotspot]]) -> dict[str, str]:
+def _below(profile: Profile, value: Callable[[Hotspot, float], float]) -> Iterator[tuple[Hotspot, float]]:
+    """Every hotspot, children first, with the sum over its children; `value` of a hotspot and that sum is its own.
+
+    No recursion: a model may call itself more deeply than Python's stack allows.
+    """
+    sums: dict[int, float] = defaultdict(float)
+    for spot in reversed(profile.hotspots):  # parents come before their children
+        below = sums.pop(spot.id, 0.0)
+        yield spot, below
+        if spot.parent is not None:
+            sums[spot.parent] += value(spot, below)
+
+
+def _wrapped(profile: Profile) -> dict[str, str]:
     """Ids of targets that another one stands for, with the id of that one."""
+    children = _children(profile)
     by_id = {t.id: t for t in profile.targets}
     found: dict[str, str] = {}
     for spot in profile.hotspots:

@@ -47,6 +47,14 @@ def test_document_takes_records_and_has_no_bare_nan(capsys):
     assert (read["evaluation"]["verdict"], read["evaluation"]["speedup"]) == ("faster", None)
 
 
+def test_half_a_surrogate_pair(capsys):
+    """A path whose bytes are no UTF-8, as the system hands it over, is written with escapes, in records too."""
+    output.document({"caf\udce9": [Evaluation(verdict=Verdict.INFRA, reason="no file caf\udce9", speedup=math.nan)]})
+    found = json.loads(capsys.readouterr().out)
+    assert list(found) == ["caf\\udce9"]
+    assert (found["caf\\udce9"][0]["reason"], found["caf\\udce9"][0]["speedup"]) == ("no file caf\\udce9", None)
+
+
 def test_only_one_document(capsys):
     """A second document is a bug, and is not printed."""
     output.document([1])

@@ -458,6 +458,10 @@ def test_quantized_configurations_are_plain(tmp_path: Path):
     loaded = load(tmp_path, CONFIGS["llama"] | quantized)
     assert isinstance(loaded.module.model.layers[0].mlp.up_proj, nn.Linear)
     assert loaded.module.lm_head.weight.dtype == torch.float32
+    assert [w.partition(":")[0] for w in loaded.warnings] == [
+        "The configuration's quantization is left out, since random weights have no scales"
+    ]
+    assert load(tmp_path, CONFIGS["llama"]).warnings == ()
 
 
 def test_nothing_is_left_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

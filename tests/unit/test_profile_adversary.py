@@ -11,7 +11,8 @@ import store_fixture as fixture
 import torch
 from torch import nn
 
-from forge_tui.cli.commands import profile as command
+from forge_tui.cli import main
+from forge_tui.cli.commands.run import check_numbers
 from forge_tui.core.errors import EnvironmentFault, ForgeError, ModelError, UsageError
 from forge_tui.core.paths import Workspace
 from forge_tui.core.profiles import Profile
@@ -301,10 +302,12 @@ def test_a_configuration_with_fewer_layers_than_none(tmp_path):
     assert parse_model(f"hf:{tmp_path}").hf is not None
 
 
-def test_numbers_that_no_machine_takes():
+@pytest.mark.parametrize("command", ["profile", "run", "check"])
+def test_numbers_that_no_machine_takes(command, tmp_path, monkeypatch, capsys):
     """So many threads end PyTorch; a seed has 64 bits."""
-    with pytest.raises(UsageError, match=r"^--threads 100000 is more than this machine can use"):
-        command._check_numbers(100_000, 0)
-    with pytest.raises(UsageError, match="too large"):
-        command._check_numbers(0, 1 << 64)
-    command._check_numbers(8, (1 << 64) - 1)
+    monkeypatch.chdir(tmp_path)
+    for option, said in ((("--threads", "100000"), "--threads 100000 is more than this machine can use"),
+                         (("--seed", str(1 << 64)), "is too large")):  # fmt: skip
+        assert main.main([command, "example:tiny-llm", *option]) == 2
+        assert said in capsys.readouterr().err
+    check_numbers(8, (1 << 64) - 1)

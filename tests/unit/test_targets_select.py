@@ -206,3 +206,12 @@ def test_gains_are_relative_to_the_model_beside_them():
     found = msgspec.structs.replace(found, what_ifs=(*found.what_ifs, slow, whole))
     assert measured_gains(found, "compile") == {"id-a": pytest.approx(10.0), "id-b": pytest.approx(5.0)}
     assert names(choose(found, mode="compile")) == ["a", "b"]
+
+
+def test_a_tree_deeper_than_the_stack():
+    """A model that calls itself thousands of times over is ranked as any other."""
+    depth = 5000
+    targets = [target("Block", 40.0, flops=10, size=2), target("norm", 15.0)]
+    tree = [("Block", None, 40.0), *[(f"f{i}", f"f{i - 1}" if i else "Block", 20.0) for i in range(depth)],
+            ("norm", f"f{depth - 1}", 15.0), ("torch.matmul", "norm", 1.0)]  # fmt: skip
+    assert names(choose(profile(targets, tree, torch=("torch.matmul",)))) == ["norm", "Block"]

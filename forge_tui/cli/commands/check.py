@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 from forge_tui.cli import output
-from forge_tui.cli.commands.run import gibibytes, locate, read_start
+from forge_tui.cli.commands.run import check_numbers, gibibytes, locate, read_start
 from forge_tui.core.errors import ExitCode, UsageError
 from forge_tui.core.records import Evaluation, RunOptions, Target, Verdict
 from forge_tui.engine.check import check_kernel, parse_tunables, pick_target
@@ -20,6 +20,7 @@ def check(
     request: ModelRequest, capture_gb: float, tune: list[str], print_header: bool, as_json: bool,
 ) -> int:  # fmt: skip
     """Evaluate a kernel as the search would, or print what a kernel starts from; returns the exit code."""
+    check_numbers(threads, seed)
     spec, resolved, place = locate(model, device, request, workspace)
     options = RunOptions(model=spec, device=resolved, workspace=str(place.root), threads=threads, seed=seed,
                          capture_bytes=gibibytes(capture_gb))  # fmt: skip

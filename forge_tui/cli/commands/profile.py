@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -11,9 +10,9 @@ from typing import Literal
 import msgspec
 
 from forge_tui.cli import output
-from forge_tui.cli.commands.run import gibibytes, locate
+from forge_tui.cli.commands.run import check_numbers, gibibytes, locate
 from forge_tui.cli.profile_view import Choice, as_text
-from forge_tui.core.errors import ExitCode, UsageError
+from forge_tui.core.errors import ExitCode
 from forge_tui.core.paths import Workspace
 from forge_tui.core.profiles import Profile
 from forge_tui.core.records import RunOptions
@@ -22,9 +21,6 @@ from forge_tui.engine.rooms import WorkerRooms
 from forge_tui.models.spec import ModelRequest
 from forge_tui.report.format import one_line
 from forge_tui.targets.select import choose
-
-#: threads that may be asked for on any machine; with far more, threads cannot be made, and PyTorch crashes
-_MOST_THREADS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +53,7 @@ def profile(
     """Profile a model in a worker, or take what is saved, and print it; returns the exit code."""
     from forge_tui.cli import profile_trace
 
-    _check_numbers(threads, seed)
+    check_numbers(threads, seed)
     spec, resolved, place = locate(model, device, request, workspace)
     if shown.trace is not None:
         profile_trace.check_place(shown.trace)
@@ -78,14 +74,6 @@ def profile(
     for warning in found.warnings:
         output.note(f"warning: {one_line(warning)}")
     return int(ExitCode.OK)
-
-
-def _check_numbers(threads: int, seed: int) -> None:
-    most = max(_MOST_THREADS, 4 * (os.cpu_count() or 1))
-    if threads > most:
-        raise UsageError(f"--threads {threads} is more than this machine can use.", f"Give at most {most}.")
-    if seed >= 1 << 64:
-        raise UsageError(f"--seed {seed} is too large.", "A seed has at most 64 bits.")
 
 
 async def _measure(options: RunOptions, place: Workspace, measured: Measured) -> Profile:

@@ -25,6 +25,8 @@ from forge_tui.report.build import run_report
 from forge_tui.store.reader import Reader
 
 POLL_S = 0.2
+#: threads that may be asked for on any machine; with far more, threads cannot be made, and PyTorch crashes
+_MOST_THREADS = 64
 
 
 def run(
@@ -36,6 +38,7 @@ def run(
     """Take a model from slow to faster; returns the exit code."""
     if under != "eager":
         raise UsageError(f"--under {under} is not supported yet.", "Leave it out, or say --under eager.")
+    check_numbers(threads, seed)
     spec, resolved, place = locate(model, device, request, workspace)
     options = RunOptions(
         model=spec, device=resolved, workspace=str(place.root),
@@ -86,6 +89,15 @@ def locate(
     if is_example(spec) and request.dtype is None and resolved.startswith("cuda"):
         spec = msgspec.structs.replace(spec, dtype="bfloat16")
     return spec, resolved, place
+
+
+def check_numbers(threads: int, seed: int) -> None:
+    """Raise UsageError for more threads than any machine makes, or a seed that PyTorch does not take."""
+    most = max(_MOST_THREADS, 4 * (os.cpu_count() or 1))
+    if threads > most:
+        raise UsageError(f"--threads {threads} is more than this machine can use.", f"Give at most {most}.")
+    if seed >= 1 << 64:
+        raise UsageError(f"--seed {seed} is too large.", "A seed has at most 64 bits.")
 
 
 def gibibytes(count: float) -> int:

@@ -29,6 +29,10 @@ _MAPPINGS = (
     ("MODEL_MAPPING", "AutoModel"),
 )
 _UPGRADE = "pip install --upgrade transformers"
+_UNQUANTIZED = (
+    "The configuration's quantization is left out, since random weights have no scales: times are those of the plain "
+    "dtype. Write a .py file whose build() loads the quantized model to profile that."
+)
 
 
 def build(
@@ -36,7 +40,7 @@ def build(
 ) -> HfModel:
     """The model; see `hf.build.build`."""
     assert spec.hf is not None
-    raw = _unquantized(raw)
+    given, raw = raw, _unquantized(raw)
     config_class = _config_class(library, spec, raw)
     config = config_class.from_dict(raw)
     if spec.hf.layers is not None:
@@ -55,7 +59,7 @@ def build(
         module: nn.Module = _make(library, spec, config, raw, {"dtype": dtype, **more})
     module.eval().requires_grad_(False)
     module.to(device)
-    found = HfModel(module, modules=_attention_modules(config))
+    found = HfModel(module, modules=_attention_modules(config), warnings=() if raw == given else (_UNQUANTIZED,))
     if with_inputs:
         maker = Maker(spec.hf, device, dtype, seed)
         try:

@@ -28,6 +28,8 @@ class HfModel:
     """The method that a model call is."""
     modules: tuple[str, ...] = field(default=())
     """Python modules that the model is written in beside those that define its classes."""
+    warnings: tuple[str, ...] = ()
+    """What of the configuration the model does not have."""
 
 
 class Maker:
