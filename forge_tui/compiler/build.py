@@ -40,6 +40,8 @@ class _Job:
     header: str
     tunables: Mapping[str, int]
     plan: LaunchPlan
+    plans: Mapping[str, LaunchPlan]
+    """At other sizes, by sibling."""
     key: str
 
 
@@ -118,14 +120,15 @@ class CommandCompiler:
         lint.check_source(source, device.language)
         chosen = directives.parse_source(source).chosen(tunables)
         launch_plan = plan.make(text, target, device, tunables)
+        plans = plan.make_all(text, target, device, tunables)
         head = header.render(target, device)
         if device.language == "cuda" and not command.valid_arch(device.arch):
             raise EnvironmentFault(f"The architecture `{device.arch}` of {device.name} is not one of CUDA's.")
         described = [
             _FORMAT, type(tool).__name__, tool.version, device.arch, self._argv(tool, chosen, seed="")[1:], source.text,
-            head, sorted(chosen.items()),
+            head, sorted(chosen.items()), *sorted(plans),
         ]
-        return _Job(source, head, chosen, launch_plan, hashlib.sha256(json.dumps(described).encode()).hexdigest())
+        return _Job(source, head, chosen, launch_plan, plans, hashlib.sha256(json.dumps(described).encode()).hexdigest())
 
     def _argv(
         self, tool: Tool, tunables: Mapping[str, int], seed: str
@@ -164,12 +167,13 @@ class CommandCompiler:
             return self._built(path, meta, job, cached=False)
 
     def _built(self, path: Path, meta: Meta, job: _Job, *, cached: bool) -> Built | CompileFailure:
-        refusal = fits.too_much(meta.resources, job.plan, self._device)
+        every = (job.plan, *job.plans.values())
+        refusal = next(filter(None, (fits.too_much(meta.resources, p, self._device) for p in every)), "")
         if refusal:
             return CompileFailure(verdict=Verdict.REFUSED, reason=refusal, log=meta.log, compile_s=meta.compile_s)
         return Built(
             path=str(path), sha256=meta.sha256, language=self._device.language, plan=job.plan, compile_s=meta.compile_s,
-            cached=cached, log=meta.log, resources=meta.resources,
+            cached=cached, log=meta.log, resources=meta.resources, plans=dict(job.plans),
         )  # fmt: skip
 
     async def _compile(

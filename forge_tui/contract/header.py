@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from forge_tui.contract.identifiers import unique
+from forge_tui.contract import dims, facts
 from forge_tui.core.errors import ContractError
 from forge_tui.core.records import Device, Language, Signature, Target, TensorSpec
-
-#: alignment of outputs and workspace in bytes, which the harness sees to
-ALLOCATION_ALIGN = 16
 
 _TYPES: dict[Language, dict[str, str]] = {
     "cuda": {"float16": "__half", "bfloat16": "__nv_bfloat16"},
@@ -23,7 +19,6 @@ _COMMON = {
     "float64": "double", "float32": "float", "int64": "int64_t", "int32": "int32_t", "int16": "int16_t",
     "int8": "int8_t", "uint8": "uint8_t", "bool": "bool",
 }  # fmt: skip
-_INT64 = 2**63
 
 # NVRTC has no C library headers; where the toolkit's own <cuda/std/cstdint> is read later, the types are the same
 _RTC_TYPES = """\
@@ -54,27 +49,25 @@ def c_type(dtype: str, language: Language) -> str:
     return name
 
 
-def parameters(signature: Signature) -> list[tuple[str, TensorSpec, bool]]:
-    """Kernel parameters in order, as (name, spec, is output); workspace and dims come behind them."""
-    tensors = [(i.name, i.spec, False) for i in signature.inputs] + [(o.name, o.spec, True) for o in signature.outputs]
-    outputs = [name for name, _, is_output in tensors if is_output]
-    inputs = unique([name for name, _, is_output in tensors if not is_output], taken=outputs)
-    return [(name, spec, is_output) for name, (_, spec, is_output) in zip(inputs + outputs, tensors, strict=True)]
+def names(
+    target: Target, device: Device, tunables: dict[str, int], sibling: Target | None = None
+) -> dict[str, int]:
+    """What an expression may use: shapes, strides, integer scalars, fields of ForgeDims, device facts, tunables.
 
-
-def names(target: Target, device: Device, tunables: dict[str, int]) -> dict[str, int]:
-    """What an expression may use: shapes, strides, integer scalars, device facts, tunables.
+    The numbers are the target's own, or those of one of its siblings.
 
     Raises:
         ContractError: a tunable has the name of something else.
     """
-    found = dict(_integers(target.signature))
+    signature = (sibling or target).signature
+    found = dict(facts.integers(signature))
     found |= _device_facts(device)
-    for name, value in _scalars(target.signature):
+    for name, value in facts.scalars(signature):
         if isinstance(value, int):
             found[name] = int(value)
-    taken = found.keys() | {name for name, _, _ in parameters(target.signature)}
-    taken |= {name for name, _ in _scalars(target.signature)}
+    found |= zip((field.name for field in dims.fields(target)), dims.values(target, sibling), strict=True)
+    taken = found.keys() | {name for name, _, _ in facts.parameters(target.signature)}
+    taken |= {name for name, _ in facts.scalars(target.signature)}
     for name, value in tunables.items():
         if name in taken:
             raise ContractError(f"The tunable `{name}` has the name of something in forge_target.h.")
@@ -89,7 +82,7 @@ def render(target: Target, device: Device) -> str:
         ContractError: a dtype that kernels cannot take.
     """
     language = device.language
-    tensors = parameters(target.signature)
+    tensors = facts.parameters(target.signature)
     lines = [
         "// forge_target.h, generated: what the kernel computes on, as compile-time constants.",
         f"// Target: {_comment(target.name)}  {_comment(target.signature.describe())}",
@@ -102,28 +95,53 @@ def render(target: Target, device: Device) -> str:
         lines += ["#include <cuda_bf16.h>"] if "bfloat16" in dtypes else []
     else:
         lines += ["#include <stdint.h>", "#include <stddef.h>"]
+    fields = dims.fields(target)
+    varying = {place: field.name for field in fields for place in field.places}
     lines += ["", "namespace forge {"]
     for name, spec, is_output in tensors:
-        what = "output" if is_output else "input"
-        lines.append(f"// {what} {name}: {spec.dtype}{list(spec.shape)}, strides {list(spec.strides)} in elements")
+        lines.append(_tensor_line(name, spec, varying, is_output=is_output))
         prefix = f"{name}_"
-        mine = [(n, v) for n, v in _integers(target.signature) if _belongs(n, prefix)]
+        mine = [(n, v) for n, v in facts.integers(target.signature) if _belongs(n, prefix) and n not in varying]
         lines.append("constexpr int64_t " + ", ".join(f"{n} = {_integer(v)}" for n, v in mine) + ";")
     lines += ["// scalars of the call; cast the doubles, float(forge::eps), where the arithmetic is float"]
-    lines += [_constant(name, value, language) for name, value in _scalars(target.signature)]
+    lines += [_constant(n, value, language) for n, value in facts.scalars(target.signature) if n not in varying]
     lines += ["// the device"]
     lines += [f"constexpr int64_t {name} = {value};" for name, value in _device_facts(device).items()]
-    lines += ["}  // namespace forge", "", "struct ForgeDims { int64_t reserved; };  // nothing varies at run time", ""]
+    lines += ["}  // namespace forge", "", *_dims_struct(fields), ""]
     lines += [f"#define FORGE_PARAMS {_parameter_list(tensors, language)}"]
     if language == "cpp":
         lines += ["", _cpu_support().rstrip()]
     return "\n".join(lines) + "\n"
 
 
+def _tensor_line(name: str, spec: TensorSpec, varying: dict[str, str], *, is_output: bool) -> str:
+    """A comment on one tensor; what varies stands there as the field of ForgeDims that has it."""
+    numbers = [
+        ", ".join(f"dims.{varying[key]}" if (key := f"{name}_{what}_{i}") in varying else str(value)
+                  for i, value in enumerate(values))
+        for what, values in (("shape", spec.shape), ("stride", spec.strides))
+    ]  # fmt: skip
+    kind = "output" if is_output else "input"
+    return f"// {kind} {name}: {spec.dtype}[{numbers[0]}], strides [{numbers[1]}] in elements"
+
+
+def _dims_struct(fields: tuple[dims.Field, ...]) -> list[str]:
+    if not fields:
+        return ["struct ForgeDims { int64_t reserved; };  // nothing varies at run time"]
+    lines = ["// what varies at run time; a kernel reads it as dims.NAME, a directive as NAME or by any name behind it"]
+    lines += ["struct ForgeDims {"]
+    for field in fields:
+        sizes = f"{min(field.values)} to {max(field.values)}"
+        lines.append(f"    int64_t {field.name};  // {sizes}: {', '.join(field.places)}")
+    return [*lines, "};"]
+
+
 def empty_candidate(target: Target, device: Device) -> str:
     """A source that compiles and writes nothing, to be filled by its author."""
     first = target.signature.outputs[0].name if target.signature.outputs else ""
     count = f"{first}_numel" if first else "1"
+    field = next((field.name for field in dims.fields(target) if count in field.places), "")
+    inside = f"dims.{field}" if field else f"forge::{count}" if first else "1"
     if device.language == "cuda":
         return f"""\
 //@tune BLOCK 256 128 512
@@ -132,7 +150,7 @@ def empty_candidate(target: Target, device: Device) -> str:
 
 extern "C" __global__ void candidate(FORGE_PARAMS) {{
     const int64_t i = (int64_t)blockIdx.x * BLOCK + threadIdx.x;
-    if (i >= {f"forge::{count}" if first else "1"}) return;
+    if (i >= {inside}) return;
     // write {f"{first}[i]" if first else "the outputs"} here
 }}
 """
@@ -141,7 +159,7 @@ extern "C" __global__ void candidate(FORGE_PARAMS) {{
 
 extern "C" int forge_launch(FORGE_PARAMS) {{
 #pragma omp parallel for
-    for (int64_t i = 0; i < {f"forge::{count}" if first else "1"}; ++i) {{
+    for (int64_t i = 0; i < {inside}; ++i) {{
         // write {f"{first}[i]" if first else "the outputs"} here
     }}
     return 0;
@@ -149,27 +167,9 @@ extern "C" int forge_launch(FORGE_PARAMS) {{
 """
 
 
-def _integers(signature: Signature) -> Iterator[tuple[str, int]]:
-    aligns = [i.align for i in signature.inputs] + [ALLOCATION_ALIGN] * len(signature.outputs)
-    for (name, spec, _), align in zip(parameters(signature), aligns, strict=True):
-        for dim, (size, stride) in enumerate(zip(spec.shape, spec.strides, strict=True)):
-            yield f"{name}_shape_{dim}", size
-            yield f"{name}_stride_{dim}", stride
-        yield f"{name}_numel", spec.numel
-        yield f"{name}_align", align
-
-
 def _device_facts(device: Device) -> dict[str, int]:
     facts = {"sms": device.sms, "smem_optin": device.smem_optin, "l2_bytes": device.l2_bytes}
     return facts | {"cores": device.cores, "threads": device.threads or device.cores}
-
-
-def _scalars(signature: Signature) -> list[tuple[str, bool | int | float]]:
-    """Scalars under clean names, apart from integers that no 64 bits hold."""
-    usable = [s for s in signature.scalars if isinstance(s.value, float) or -_INT64 <= s.value < _INT64]
-    tensors = {name for name, _, _ in parameters(signature)}
-    taken = tensors | {name for name, _ in _integers(signature)}
-    return list(zip(unique([scalar.name for scalar in usable], taken), [s.value for s in usable], strict=True))
 
 
 def _belongs(name: str, prefix: str) -> bool:
@@ -196,7 +196,7 @@ def _constant(name: str, value: bool | float, language: Language) -> str:
 
 
 def _integer(value: int) -> str:
-    if value == -_INT64:
+    if value == -facts.INT64:
         return "-9223372036854775807LL - 1"
     return f"{value}LL" if abs(value) >= 2**31 else str(value)
 

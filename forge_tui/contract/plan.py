@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Mapping
 
-from forge_tui.contract import directives, exprs, header
+from forge_tui.contract import dims, directives, exprs, header
 from forge_tui.core.errors import ContractError
 from forge_tui.core.records import Device, Launch, LaunchPlan, Target
 
@@ -21,14 +21,17 @@ _MAX_CLUSTER = 8
 _MAX_BLOCKS_PER_SM = 32
 
 
-def make(source: str, target: Target, device: Device, tunables: dict[str, int]) -> LaunchPlan:
-    """Work out launches and workspace of a source for a target on a device.
+def make(
+    source: str, target: Target, device: Device, tunables: dict[str, int], sibling: Target | None = None
+) -> LaunchPlan:
+    """Work out launches and workspace of a source for a target on a device, at its own sizes or those of a sibling.
 
     Raises:
         ContractError: a directive is wrong, or asks for more than the device or the contract allow.
     """
     read = directives.parse(source)
-    names = header.names(target, device, read.chosen(tunables))
+    names = header.names(target, device, read.chosen(tunables), sibling)
+    varying = dims.values(target, sibling)
     workspace_bytes, zero = 0, False
     if read.workspace is not None:
         workspace_bytes, zero = _at(read.workspace.line, read.workspace.bytes, names), read.workspace.zero
@@ -40,11 +43,26 @@ def make(source: str, target: Target, device: Device, tunables: dict[str, int]) 
     if device.language == "cpp":
         if read.launches:
             raise ContractError(f"Line {read.launches[0].line}: a CPU kernel has no `//@launch`; it has forge_launch.")
-        return LaunchPlan(workspace_bytes=workspace_bytes, workspace_zero=zero)
+        return LaunchPlan(workspace_bytes=workspace_bytes, workspace_zero=zero, dims=varying)
     if not read.launches:
         raise ContractError("The source has no `//@launch` directive, so nothing would run.")
     launches = tuple(_launch(spec, names, device) for spec in read.launches)
-    return LaunchPlan(launches=launches, workspace_bytes=workspace_bytes, workspace_zero=zero)
+    return LaunchPlan(launches=launches, workspace_bytes=workspace_bytes, workspace_zero=zero, dims=varying)
+
+
+def make_all(source: str, target: Target, device: Device, tunables: dict[str, int]) -> dict[str, LaunchPlan]:
+    """The plans at the sizes of every sibling, by its id.
+
+    Raises:
+        ContractError: as `make`, with the sizes in front.
+    """
+    found: dict[str, LaunchPlan] = {}
+    for sibling in target.siblings:
+        try:
+            found[sibling.id] = make(source, target, device, tunables, sibling)
+        except ContractError as error:
+            raise ContractError(f"At {dims.words(target, sibling)}: {error.what}") from None
+    return found
 
 
 def _launch(spec: directives.LaunchSpec, names: Mapping[str, int], device: Device) -> Launch:

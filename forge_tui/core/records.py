@@ -330,6 +330,11 @@ class Target(Record, frozen=True, kw_only=True):
     """What differs within the family."""
     variant: str = ""
     """Equal for modules whose attributes differ in numbers alone: a sibling has the same one."""
+    siblings: tuple[Target, ...] = ()
+    """Where sizes vary at run time: the other sizes that one kernel must serve, each with its own signature and
+    captured inputs, without source and graph."""
+    made: bool = False
+    """No call of this size was seen: its inputs are captured ones cut to size."""
 
     @property
     def floor_share(self) -> float:
@@ -354,6 +359,8 @@ class LaunchPlan(Record, frozen=True, kw_only=True):
     launches: tuple[Launch, ...] = ()
     workspace_bytes: int = 0
     workspace_zero: bool = False
+    dims: tuple[int, ...] = ()
+    """Values of the fields of ForgeDims; empty where nothing varies."""
 
 
 class Built(Record, frozen=True, kw_only=True):
@@ -368,6 +375,12 @@ class Built(Record, frozen=True, kw_only=True):
     log: str = ""
     resources: dict[str, dict[str, int]] = msgspec.field(default_factory=dict)
     """By kernel: registers, spill_bytes, smem_bytes."""
+    plans: dict[str, LaunchPlan] = msgspec.field(default_factory=dict)
+    """Plans at the other sizes of a target whose sizes vary, by the id of the sibling."""
+
+    def at(self, sibling: Target) -> Built:
+        """The same file for calls of another size."""
+        return msgspec.structs.replace(self, plan=self.plans[sibling.id], plans={})
 
 
 class CompileFailure(Record, frozen=True, kw_only=True):

@@ -14,10 +14,13 @@ from forge_tui.core.records import LaunchPlan, Signature
 from forge_tui.launch.errors import LaunchError
 
 
-class ForgeDims(ctypes.Structure):
-    """What varies at run time; nothing does yet."""
+def _dims(values: Sequence[int]) -> ctypes.Structure:
+    """What varies at run time as the struct that a kernel takes by value; one unused field where nothing does."""
 
-    _fields_ = (("reserved", ctypes.c_int64),)
+    class ForgeDims(ctypes.Structure):
+        _fields_ = tuple((f"field{i}", ctypes.c_int64) for i in range(max(1, len(values))))
+
+    return ForgeDims(*values)
 
 
 class CpuKernel:
@@ -32,9 +35,9 @@ class CpuKernel:
         except AttributeError as error:
             raise LaunchError("The kernel file has no function forge_launch.") from error
         count = self._inputs + self._outputs + 1
-        self._entry.argtypes = [*[ctypes.c_void_p] * count, ForgeDims]
+        self._dims = _dims(plan.dims)
+        self._entry.argtypes = [*[ctypes.c_void_p] * count, type(self._dims)]
         self._entry.restype = ctypes.c_int
-        self._dims = ForgeDims(0)
         self._count = count
 
     @property

@@ -43,7 +43,9 @@ class CudaKernel:
             self._module = self._driver.load_module(image)
             # one array of arguments serves every launch: the values are replaced in place at each call
             self._arguments = self._inputs + self._outputs + 2
-            self._values = (ctypes.c_uint64 * self._arguments)()
+            self._values = (ctypes.c_uint64 * (self._arguments - 1 + max(1, len(plan.dims))))()
+            # the last argument is a struct by value: its fields follow one another
+            self._values[self._arguments - 1 :] = list(plan.dims) or [0]
             start = ctypes.addressof(self._values)
             self._slots = (ctypes.c_void_p * self._arguments)(*[start + 8 * i for i in range(self._arguments)])
             self._launches = [

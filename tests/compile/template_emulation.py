@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from forge_tui.contract import directives, header, plan
+from forge_tui.contract import directives, facts, header, plan
 from forge_tui.core.records import Device, Target
 
 GPU = Device(name="cuda:0", model="test", arch="sm_90a", sms=132, smem_optin=232448)
@@ -51,7 +51,7 @@ def _unit(folder: Path, number: int, target: Target, source: str, tunables: dict
     """One kernel in a namespace of its own, with a function that launches it."""
     chosen = directives.parse(source).chosen(tunables)
     launches = plan.make(source, target, GPU, chosen).launches
-    names = ", ".join([*(name for name, _, _ in header.parameters(target.signature)), "workspace", "dims"])
+    names = ", ".join([*(name for name, _, _ in facts.parameters(target.signature)), "workspace", "dims"])
     (folder / f"target{number}.h").write_text(header.render(target, GPU).replace("#pragma once", ""))
     text = source.replace('"forge_target.h"', f'"target{number}.h"')
     for name in {launch.kernel for launch in launches}:

@@ -7,7 +7,7 @@ import math
 import pytest
 from targets_fixture import cpu_device, cuda_device, make_target, rms_norm_target, softmax_target, spec
 
-from forge_tui.contract import directives, header, lint, plan
+from forge_tui.contract import directives, facts, header, lint, plan
 from forge_tui.core.errors import ContractError
 
 
@@ -89,7 +89,7 @@ def test_names_become_identifiers_that_are_free():
         "t", [(name, spec(4), "arg") for name in ("default", "a.b", "a_b", "workspace", "out0", "0")],
         [spec(4)], [("exp", 1, "attribute"), ("norm.eps", 0.5, "attribute"), ("default_numel", 7, "attribute")],
     )  # fmt: skip
-    names = [name for name, _, _ in header.parameters(target.signature)]
+    names = [name for name, _, _ in facts.parameters(target.signature)]
     assert names == ["default_", "a_b", "a_b_", "workspace_", "out0_", "v0", "out0"]
     text = header.render(target, cuda_device())
     assert "constexpr int64_t exp_ = 1;" in text

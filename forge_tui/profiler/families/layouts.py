@@ -75,6 +75,27 @@ class Strides:
                 self._ratio[i] = self._ratio[i] & {gap} if i in self._ratio else {gap}
                 self._fixed[i] = self._fixed[i] & {stride} if i in self._fixed else {stride}
 
+    def at(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """The strides of a tensor of this shape: those that follow from sizes anew, the others as they were.
+
+        Raises:
+            ValueError: the explanations leave no stride of whole elements.
+        """
+        strides = [0] * len(shape)
+        dense = 1
+        for i in reversed(self._order):
+            if i in self._expanded:
+                continue
+            gap = min(self._ratio.get(i) or {Fraction(1)})
+            if i in self._ratio and not self._ratio[i]:
+                strides[i] = min(self._fixed[i])
+            elif (gap * dense).denominator != 1:
+                raise ValueError("a stride is no whole number of elements")
+            else:
+                strides[i] = int(gap * dense)
+            dense *= max(1, shape[i])
+        return tuple(strides)
+
     @property
     def following(self) -> int:
         """How many strides follow from sizes."""

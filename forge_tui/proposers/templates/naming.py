@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from forge_tui.contract import header
+from forge_tui.contract import facts, header
 from forge_tui.core.records import GraphNode, Language, Signature, TensorSpec
 
 _PLACEHOLDER = re.compile(r"\bparameter_(\d+)_\b")
@@ -28,7 +28,7 @@ def with_names(source: str, signature: Signature, language: Language) -> str:
 
     Outputs keep their names: out0, out1, ...
     """
-    parameters = header.parameters(signature)
+    parameters = facts.parameters(signature)
     inputs = [name for name, _, is_output in parameters if not is_output]
     used = set(_WORD.findall(source))
     clash = {number for number, name in enumerate(inputs) if name in used}
