@@ -69,8 +69,8 @@ def parse_reply(text: str, language: Language, finish_reason: str = "") -> Reply
         # drafts come before the final version
         whole = [source for source in sources if HEADER in source] or sources
         source = whole[-1]
-    elif not blocks and entry.search(text) and HEADER in text:
-        source = _without_prose(text)
+    elif not blocks and entry.search(bare := _without_prose(text)) and HEADER in bare:
+        source = bare
     else:
         what = "`extern \"C\" __global__`" if language == "cuda" else "`forge_launch`"
         found = "no code block" if not blocks else "no code block with " + what

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from forge_tui.proposers.parse import ENTRY, clean, parse_reply
@@ -20,6 +20,7 @@ pieces = st.lists(
 ).map("".join)  # fmt: skip
 
 
+@example("forge_launch```cpp\n#include \"forge_target.h\"\n", "cpp", "stop")
 @given(pieces | st.text(), st.sampled_from(["cuda", "cpp"]), st.sampled_from(["stop", "length", "", "max_tokens", "?"]))
 def test_any_text_is_read(text: str, language: str, reason: str) -> None:
     """Nothing raises; a source holds an entry and no invisible characters; without one there is a failure."""
