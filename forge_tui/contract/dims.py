@@ -29,12 +29,15 @@ def fields(target: Target) -> tuple[Field, ...]:
     """
     signatures = [target.signature, *(s.signature for s in target.siblings)]
     columns: dict[str, list[int]] = {}
-    for signature in signatures:
+    loose: dict[str, set[int]] = {}
+    for number, signature in enumerate(signatures):
         for name, value in _integers(signature):
             columns.setdefault(name, []).append(value)
+        for name in _loose(signature):
+            loose.setdefault(name, set()).add(number)
     groups: dict[tuple[int, ...], list[str]] = {}
     for name, column in columns.items():
-        if len(set(column)) > 1:
+        if len({value for number, value in enumerate(column) if number not in loose.get(name, ())}) > 1:
             groups.setdefault(tuple(column), []).append(name)
     taken = set(columns) | {i.name for i in target.signature.inputs} | {s.name for s in target.signature.scalars}
     found: list[Field] = []
@@ -68,6 +71,12 @@ def _integers(signature: Signature) -> Iterator[tuple[str, int]]:
     """Every integer of a signature that may vary, by its header name: sizes, strides, counts, scalars."""
     yield from ((name, value) for name, value in facts.integers(signature) if not name.endswith("_align"))
     yield from ((name, value) for name, value in facts.scalars(signature) if type(value) is int)
+
+
+def _loose(signature: Signature) -> Iterator[str]:
+    """Strides that nothing is reached by: those of dimensions of size 1, which may be any number."""
+    for name, spec, _ in facts.parameters(signature):
+        yield from (f"{name}_stride_{dim}" for dim, size in enumerate(spec.shape) if size <= 1)
 
 
 def _dim_names(target: Target, places: list[str]) -> Iterator[str]:

@@ -174,16 +174,22 @@ class Engine:
     def _choose(self, profile: Profile, proposers: dict[str, Proposer]) -> list[Target]:
         """The targets with the most headroom for which somebody can write a kernel; named ones always."""
         options, device = self._options, profile.device
-        ranked = choose(profile, names=options.target_names, max_targets=len(profile.targets), mode=options.under,
-                        at_hand=lambda target: self._rooms.at_hand(target, device))  # fmt: skip
-        if options.target_names:
-            return ranked
         own = {start.target for start in options.start}
 
         def writable(target: Target) -> bool:
             task = Task(target=target, device=device, edge=Edge.DRAFT, parent=None, failed=None, best=None, lineage=(),
                         nodes=(), seed=options.seed)  # fmt: skip
             return bool({None, target.name, target.id} & own) or any(p.can(task) for p in proposers.values())
+
+        single = [t for t in profile.targets if t.siblings and not writable(t)]
+        if single:
+            profile = _one_size(profile, {t.id for t in single})
+            self._log("info", f"{', '.join(t.name for t in single)}: nobody here writes kernels for sizes that vary, so "
+                              "each size is a target of its own.")  # fmt: skip
+        ranked = choose(profile, names=options.target_names, max_targets=len(profile.targets), mode=options.under,
+                        at_hand=lambda target: self._rooms.at_hand(target, device))  # fmt: skip
+        if options.target_names:
+            return ranked
 
         chosen = [target for target in ranked if writable(target)][: options.max_targets]
         kept = {target.id for target in chosen}
@@ -258,6 +264,8 @@ class Engine:
                 assert node.evaluation is not None
                 if isinstance(built, Built) and built.sha256 == node.evaluation.sha256:
                     winners.append(Winner(target=target, node_id=node.id, built=built))
+                    winners += [Winner(target=sibling, node_id=node.id, built=built.at(sibling))
+                                for sibling in target.siblings if not sibling.made]  # fmt: skip
                     break
                 self._log("warning", f"Node {node.id} is left out: its build is not the file that was verified.")
         return winners
@@ -321,6 +329,12 @@ def resumable(session: SessionInfo, more_evaluations: bool) -> None:
             f"Session {session.id} is done: {session.stop_reason}",
             "Give it more with --evaluations, or look at it with forge-tui report.",
         )
+
+
+def _one_size(profile: Profile, ids: set[str]) -> Profile:
+    """The profile with these targets for their own size alone."""
+    targets = tuple(msgspec.structs.replace(t, siblings=()) if t.id in ids else t for t in profile.targets)
+    return msgspec.structs.replace(profile, targets=targets)
 
 
 def _is_faster(node: Node) -> bool:

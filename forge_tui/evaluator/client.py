@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import json
 import time
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from forge_tui.contract import dims
 from forge_tui.core.errors import ForgeError, StoreError, WorkerDied
 from forge_tui.core.paths import Workspace
 from forge_tui.core.ports import TargetCheck
@@ -46,6 +48,8 @@ class _Usable:
     check: TargetCheck
     kinds: frozenset[Kind]
     calls: int
+    siblings: tuple[Target, ...] = ()
+    """Other sizes at which a kernel must be right, those left out at which the original cannot be judged."""
 
 
 class _Ended(Exception):
@@ -145,8 +149,23 @@ class WorkerEvaluator:
             eager_us=eager.get("eager_us"),
         )  # fmt: skip
         kinds = frozenset(Kind(kind) for kind in answer["kinds"])
-        found = self._opened[target.id] = _Usable(check, kinds, max(1, target.captured_calls))
+        found = _Usable(check, kinds, max(1, target.captured_calls))
+        if check.usable and target.siblings:
+            found = await self._open_siblings(target, found)
+        self._opened[target.id] = found
         return found
+
+    async def _open_siblings(self, target: Target, found: _Usable) -> _Usable:
+        usable: list[Target] = []
+        for sibling in target.siblings:
+            check = (await self._open(sibling)).check
+            if check.usable:
+                usable.append(sibling)
+            elif not sibling.made:
+                # calls of this size will come, and their results could not be told from wrong ones
+                reason = f"At {dims.words(target, sibling)}: {check.reason}"
+                return dataclasses.replace(found, check=msgspec.structs.replace(check, reason=reason))
+        return dataclasses.replace(found, siblings=tuple(usable))
 
     async def _ready_runner(self, target: Target) -> dict[str, Any]:
         """Have the runner that lives hold the target; nothing where it already does."""
@@ -162,6 +181,9 @@ class WorkerEvaluator:
         started = time.monotonic()
         try:
             await self._verify(target, opened, built, seed, result)
+            for sibling in opened.siblings:
+                await self._verify_at(target, sibling, built, seed, result)
+            await self._ready_runner(target)
         finally:
             result.fields["verify_s"] = time.monotonic() - started
         started = time.monotonic()
@@ -184,6 +206,17 @@ class WorkerEvaluator:
         with self._file("verify") as path:
             reply = await self._run("verify", target, built, sets, path, limit_s, "verified", keep=keep)
             await self._compare(target, path, reply["runs"], result)
+
+    async def _verify_at(self, target: Target, sibling: Target, built: Built, seed: int, result: _Result) -> None:
+        """The same file on calls of another size; on ordinary inputs, the odd ones are for the target's own size."""
+        opened = await self._open(sibling)
+        opened = dataclasses.replace(opened, kinds=opened.kinds - set(ADVERSARIAL))
+        await self._ready_runner(sibling)
+        try:
+            await self._verify(sibling, opened, built.at(sibling), draw(seed, sibling.id), result)
+        except _Ended as ended:
+            ended.reason = f"At {dims.words(target, sibling)}: {ended.reason}"
+            raise
 
     async def _time(self, target: Target, opened: _Usable, built: Built, seed: int, result: _Result) -> None:
         # two at least: FRESH is in every usable target
@@ -265,7 +298,7 @@ class WorkerEvaluator:
 
     def _fields(self, target: Target) -> dict[str, Any]:
         # the workers need neither source nor graph
-        slim = msgspec.structs.replace(target, graph=None, source="")
+        slim = msgspec.structs.replace(target, graph=None, source="", siblings=())
         return {"target": msgspec.to_builtins(slim), "spec": self._spec}
 
     @contextlib.contextmanager

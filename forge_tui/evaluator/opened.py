@@ -21,8 +21,8 @@ from forge_tui.models import capture
 from forge_tui.models.load import LoadedModel, load_model
 from forge_tui.models.resolve import caller
 
-#: captured inputs of so many targets stay in memory
-_KEPT_TARGETS = 3
+#: captured inputs of so many targets stay in memory, fewer where they are large; one may come at many sizes
+_MOST_TARGETS = 24
 _CPU_CACHE_BYTES = 1 << 30
 _CUDA_CACHE_BYTES = 8 << 30
 #: and never more than this part of the memory there is
@@ -68,7 +68,7 @@ class OpenTarget:
     call: Callable[[Sequence[Tensor]], list[Tensor]]
     captured: list[list[Tensor]]
     kept: Cache[list[Tensor]]
-    """Inputs made before, of the sets that come back."""
+    """Inputs made before, of the sets that come back; all targets share it."""
 
     @property
     def signature(self) -> Signature:
@@ -79,14 +79,15 @@ class OpenTarget:
         """The tensors of an input set, not to be written to."""
         if which.kind is Kind.CAPTURED and not which.patch:
             return self.captured[which.call]
-        found = self.kept.get(which.key)
+        found = self.kept.get((self.target.id, which.key))
         return found if found is not None else generate(self.captured[which.call], self.target.signature, which)
 
     def keep(self, sets: Sequence[InputSet]) -> None:
         """Make the inputs of sets that every candidate meets, once."""
         for which in sets:
-            if which.kind is not Kind.CAPTURED and self.kept.get(which.key) is None:
-                self.kept.put(which.key, self.values(which))
+            key = self.target.id, which.key
+            if which.kind is not Kind.CAPTURED and self.kept.get(key) is None:
+                self.kept.put(key, self.values(which))
 
 
 class Targets:
@@ -98,6 +99,7 @@ class Targets:
         self._seed = seed
         self._model: tuple[ModelSpec, LoadedModel] | None = None
         self._open: OrderedDict[str, OpenTarget] = OrderedDict()
+        self._kept: Cache[list[Tensor]] | None = None
 
     @property
     def cache_bytes(self) -> int:
@@ -126,11 +128,20 @@ class Targets:
         if not count:
             raise StoreError(f"No inputs of {target.name} were captured.", "Profile again.")
         captured = [capture.load(folder, i, self.device, loaded) for i in range(min(count, MOST_CALLS))]
-        found = OpenTarget(target, caller(target, loaded), captured, Cache(self.cache_bytes, tensors_bytes))
+        if self._kept is None:
+            self._kept = Cache(self.cache_bytes, tensors_bytes)
+        found = OpenTarget(target, caller(target, loaded), captured, self._kept)
         self._open[target.id] = found
-        while len(self._open) > _KEPT_TARGETS:
+        while len(self._open) > _MOST_TARGETS or (len(self._open) > 1 and self._bytes() > self.cache_bytes):
             self._open.popitem(last=False)
         return found
+
+    def _bytes(self) -> int:
+        """Memory of the captured arguments; the rest is the model's own."""
+        return tensors_bytes([
+            t for item in self._open.values() for call in item.captured
+            for t, i in zip(call, item.signature.inputs, strict=True) if i.source == "arg"
+        ])  # fmt: skip
 
     def _load(self, spec: ModelSpec) -> LoadedModel:
         if self._model is None or self._model[0] != spec:

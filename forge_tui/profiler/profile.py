@@ -18,6 +18,7 @@ from forge_tui.models.load import LoadedModel
 from forge_tui.profiler.calltree import Call, occurrences
 from forge_tui.profiler.discover import discover
 from forge_tui.profiler.families.names import check_names
+from forge_tui.profiler.families.resizing import with_siblings
 from forge_tui.profiler.hotspots import hotspots_of
 from forge_tui.profiler.measure import UNEQUAL, PhaseRun, measure_phase
 from forge_tui.profiler.observe import Observer
@@ -77,6 +78,9 @@ def profile_model(
     with failing(loaded):
         targets = find_targets(loaded, sites, measured, artifacts, capture_bytes, runs)
     targets, unused = with_families(targets, loaded.spec.dynamic)
+    with failing(loaded):
+        targets, unmade = with_siblings(loaded, targets, artifacts, loaded.spec.dynamic)
+    warnings += unmade
     warnings += [f"No dimension of a target is {name} (--dynamic)." for name in unused]
     model_ms = sum(run.phase.weight * run.ms for run in runs)
     return Profile(

@@ -53,6 +53,10 @@ def choose(
     wrapped = stands_for.keys()
     gaining = _with_gains(profile, measured_gains(profile, mode), stands_for)
     worth = own_headroom(gaining, wrapped)
+    # one kernel serves them all
+    for target in profile.targets:
+        worth[target.id] += sum(worth.get(sibling.id, 0.0) for sibling in target.siblings)
+    served = set() if names else {sibling.id for target in profile.targets for sibling in target.siblings}
     if names:
         chosen = _named(profile, names)
     else:
@@ -60,7 +64,7 @@ def choose(
         matrices = _matrix_calls(profile)
         chosen = [
             t for t in profile.targets
-            if t.id not in wrapped and worth[t.id] >= enough and matrices[t.id] <= MAX_MATRIX_CALLS
+            if t.id not in wrapped and t.id not in served and worth[t.id] >= enough and matrices[t.id] <= MAX_MATRIX_CALLS
         ]  # fmt: skip
     chosen.sort(key=lambda t: (-worth[t.id] * (MATRIX_WEIGHT if t.flops else 1.0), t.id))
     if names:

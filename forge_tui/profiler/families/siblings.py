@@ -9,15 +9,17 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from forge_tui.core.records import DynamicDim, KernelInput, KernelOutput, Signature, Target
-from forge_tui.profiler.families.layouts import Pattern, Shapes
+import msgspec
+
+from forge_tui.core.records import DynamicDim, KernelInput, KernelOutput, Signature, Target, TensorSpec
+from forge_tui.profiler.families.layouts import Pattern, Place, Shapes
 from forge_tui.profiler.families.names import Varying, check_names, name_dims
 
-__all__ = ["check_names", "families", "unused_names"]
+__all__ = ["Layout", "check_names", "families", "unused_names"]
 
 
 @dataclass(slots=True)
@@ -84,6 +86,49 @@ def unused_names(named: Sequence[str], found: dict[str, tuple[str, tuple[Dynamic
     return tuple(name for text in named if (name := text.partition("=")[0]) not in given)
 
 
+class Layout:
+    """What the members of a family have in common, to make signatures of other sizes from it."""
+
+    def __init__(self, members: Sequence[Target]) -> None:
+        shapes = [_shapes(m.signature, _structure(m)[1]) for m in members]
+        self._pattern = Pattern(shapes[0])
+        for other in shapes[1:]:
+            self._pattern.join(other)
+        self._places = shapes[0].places
+
+    def at(self, member: Target, sizes: Mapping[Place, int]) -> Signature:
+        """The signature of a member with other sizes at some places; strides and integers follow.
+
+        Outputs are as those of a dense result, until the original is seen to give others.
+
+        Raises:
+            ValueError: a stride would be no whole number of elements.
+        """
+        signature = member.signature
+        specs: dict[str, TensorSpec] = {}
+        for strides, tensor in zip(self._pattern.strides, (*signature.inputs, *signature.outputs), strict=True):
+            spec = tensor.spec
+            shape = tuple(sizes.get((tensor.name, i), n) for i, n in enumerate(spec.shape))
+            if shape != spec.shape:
+                spec = msgspec.structs.replace(spec, shape=shape, strides=strides.at(shape))
+            specs[tensor.name] = spec
+        now = [n for tensor in (*signature.inputs, *signature.outputs) for n in specs[tensor.name].shape]
+        old = iter(_structure(member)[1])
+        values = iter([
+            value if item.constant is not None else now[min(item.sizes)]
+            for item, value in zip(self._pattern.integers, old, strict=True)
+        ])  # fmt: skip
+        return msgspec.structs.replace(
+            signature,
+            inputs=tuple(msgspec.structs.replace(i, spec=specs[i.name]) for i in signature.inputs),
+            outputs=tuple(msgspec.structs.replace(o, spec=specs[o.name]) for o in signature.outputs),
+            scalars=tuple(
+                msgspec.structs.replace(s, value=next(values)) if type(s.value) is int else s for s in signature.scalars
+            ),
+            call=_with_integers(signature.call, values), result=_with_integers(signature.result, values),
+        )  # fmt: skip
+
+
 def _split(members: Sequence[_Member]) -> list[_Family]:
     """Members of one structure, in families; those that say most about strides come first."""
     result: list[_Family] = []
@@ -128,6 +173,21 @@ def _without_integers(tree: Any, integers: list[int]) -> Any:
         return {kind: [_without_integers(item, integers) for item in value]}
     if kind == "dict":
         return {kind: [[key, _without_integers(item, integers)] for key, item in sorted(value.items())]}
+    return tree
+
+
+def _with_integers(tree: Any, integers: Iterator[int]) -> Any:
+    """A tree with other integers in the holes of `_without_integers`, in the same order."""
+    (kind, value), = tree.items()  # fmt: skip
+    if kind == "value":
+        return {kind: next(integers)} if type(value) is int else tree
+    if kind == "size":
+        return {kind: [next(integers) if type(size) is int else size for size in value]}
+    if kind in ("tuple", "list", "slice"):
+        return {kind: [_with_integers(item, integers) for item in value]}
+    if kind == "dict":
+        made = {key: _with_integers(item, integers) for key, item in sorted(value.items())}
+        return {kind: {key: made[key] for key in value}}
     return tree
 
 

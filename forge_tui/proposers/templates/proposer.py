@@ -29,6 +29,8 @@ class Fit:
 
 def fits(target: Target, device: Device) -> Fit:
     """Look at the graph of a target, never at its name."""
+    if target.siblings:
+        return Fit(reason="its sizes vary at run time, and templates are for one size")
     try:
         plan = _plan(target)
         return Fit(plan.family, tuple(_variants(plan, device).items()))
