@@ -22,7 +22,7 @@ class Field:
 
 
 def fields(target: Target) -> tuple[Field, ...]:
-    """The fields in the order of the struct; none where the target has no siblings.
+    """The fields in the order of the struct, sizes first; none where the target has no siblings.
 
     What has the same value in every signature stays a constant; names that are equal everywhere share a field. A
     field has the name of its dynamic dimension, else that of its first place.
@@ -41,7 +41,8 @@ def fields(target: Target) -> tuple[Field, ...]:
             groups.setdefault(tuple(column), []).append(name)
     taken = set(columns) | {i.name for i in target.signature.inputs} | {s.name for s in target.signature.scalars}
     found: list[Field] = []
-    for column, places in groups.items():
+    # sizes first, then strides and counts
+    for column, places in sorted(groups.items(), key=lambda item: not any("_shape_" in place for place in item[1])):
         name = next((n for n in _dim_names(target, places) if n not in taken), places[0])
         taken.add(name)
         found.append(Field(name, tuple(places), column))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from forge_tui.contract import header
+from forge_tui.contract import dims, header
 from forge_tui.core.errors import ContractError
 from forge_tui.core.records import Device, Node, Target
 from forge_tui.proposers.words import cap, microseconds
@@ -11,6 +11,11 @@ CAP_PYTHON, CAP_HEADER, CAP_TENSORS = 6000, 5000, 3000
 TOLERANCE = """\
 Tolerance: that of the outputs' dtype against a float64 run of the original, or a little more than the original's own \
 error where that is larger."""
+
+_SIZES = """\
+Sizes vary at run time: one source, compiled once, must be right at every size. What varies is no constant of the header \
+but a field of `dims` (`dims.NAME` in a kernel, `NAME` in a directive). The tensors below show one size, which is the one \
+that is timed; it is also verified at {sizes}."""
 
 #: where the header's support functions begin, which the contract describes
 _SUPPORT = "// ---- forge::"
@@ -58,6 +63,8 @@ def target_card(target: Target, device: Device, nodes: tuple[Node, ...] = ()) ->
     parts = [f"# Target: {target.name} ({target.qualname})"]
     if target.source:
         parts.append(f"The original:\n```python\n{cap(target.source.strip(), CAP_PYTHON)}\n```")
+    if target.siblings:
+        parts.append(_SIZES.format(sizes="; ".join(dims.words(target, s) for s in target.siblings)))
     parts += [
         cap("Tensors:\n" + "\n".join(tensors + scalars), CAP_TENSORS),
         f"forge_target.h:\n```cpp\n{_header(target, device)}\n```",

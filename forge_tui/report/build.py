@@ -80,8 +80,8 @@ def details(reader: Reader, session_id: str, *, sources: bool = True) -> Details
     by_target: dict[str, list[Node]] = {}
     for node in nodes:
         by_target.setdefault(node.target_id, []).append(node)
-    targets = _targets(session, profile, opened, by_target)
     decisions = {d.target_id: d for d in deployment.decisions} if deployment else {}
+    targets = _targets(session, profile, opened, [*by_target, *decisions])
     best = {t.id: found for t in targets if (found := best_node(by_target.get(t.id, ())))}
     live = session.state in LIVE and session.engine_pid != 0
     results = tuple(
@@ -186,9 +186,9 @@ def _from_events(events: Iterable[Event]) -> tuple[dict[str, dict[str, Any]], li
 
 
 def _targets(
-    session: SessionInfo, profile: Profile | None, opened: dict[str, Any], nodes: dict[str, list[Node]]
+    session: SessionInfo, profile: Profile | None, opened: dict[str, Any], others: Sequence[str]
 ) -> list[Target]:
-    """What was, or will be, searched; as far as it is known."""
+    """What was, or will be, searched, as far as it is known; then other targets by id, such as served siblings."""
     if profile is None:
         return []
     options = session.options
@@ -201,7 +201,7 @@ def _targets(
             )
             wanted = [t.id for t in best]
     by_id = {t.id: t for t in profile.targets}
-    return [by_id[key] for key in dict.fromkeys([*wanted, *nodes]) if key in by_id]
+    return [by_id[key] for key in dict.fromkeys([*wanted, *others]) if key in by_id]
 
 
 def _result(
