@@ -49,11 +49,23 @@ def _namespaces() -> list[dict[Any, Any]]:
 def _tables(functions: list[Callable[..., Any]], ours: Collection[int]) -> list[dict[Any, Any]]:
     """Dictionaries beside module namespaces that hold one of the functions and are held by an object or a class."""
     dicts = [r for r in gc.get_referrers(*functions) if type(r) is dict and id(r) not in ours]
-    return [table for table in dicts if _is_table(table)]
+    holders = _holders(dicts)
+    return [table for table in dicts if _is_table(table, holders[id(table)])]
 
 
-def _is_table(table: dict[Any, Any]) -> bool:
-    holders = [h for h in gc.get_referrers(table) if not isinstance(h, FrameType)]
+def _holders(tables: list[dict[Any, Any]]) -> dict[int, list[Any]]:
+    """What holds each of the tables, by its `id`; the heap is read once for all of them, as it may be large."""
+    found: dict[int, list[Any]] = {id(table): [] for table in tables}
+    if not tables:
+        return found
+    for holder in gc.get_referrers(*tables):
+        if holder is not tables and not isinstance(holder, FrameType):
+            for key in {id(r) for r in gc.get_referents(holder)} & found.keys():
+                found[key].append(holder)
+    return found
+
+
+def _is_table(table: dict[Any, Any], holders: list[Any]) -> bool:
     # our own objects keep originals to call and to put back
     if any(type(h).__module__.startswith("forge_tui.") for h in holders):
         return False
