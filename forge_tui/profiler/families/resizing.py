@@ -58,7 +58,9 @@ def with_siblings(
         maker = _Maker(loaded, members, artifacts)
         made = [*maker.made(wanted)]
         warnings += maker.warnings
-        if len(members) + len(made) > 1:
+        # what nobody named may differ as well, but is no reason to join them
+        varies = any(dim.name in wanted and len(dim.sizes) > 1 for dim in members[0].dynamic)
+        if made or (varies and len(members) > 1):
             found[keys[0]] = _joined(members[0], [*members[1:], *made])
     return found, warnings
 
