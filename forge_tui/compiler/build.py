@@ -128,7 +128,8 @@ class CommandCompiler:
             _FORMAT, type(tool).__name__, tool.version, device.arch, self._argv(tool, chosen, seed="")[1:], source.text,
             head, sorted(chosen.items()), *sorted(plans),
         ]
-        return _Job(source, head, chosen, launch_plan, plans, hashlib.sha256(json.dumps(described).encode()).hexdigest())
+        key = hashlib.sha256(json.dumps(described).encode()).hexdigest()
+        return _Job(source, head, chosen, launch_plan, plans, key)
 
     def _argv(
         self, tool: Tool, tunables: Mapping[str, int], seed: str

@@ -42,10 +42,10 @@ def fields(target: Target) -> tuple[Field, ...]:
     taken = set(columns) | {i.name for i in target.signature.inputs} | {s.name for s in target.signature.scalars}
     found: list[Field] = []
     # sizes first, then strides and counts
-    for column, places in sorted(groups.items(), key=lambda item: not any("_shape_" in place for place in item[1])):
+    for numbers, places in sorted(groups.items(), key=lambda item: not any("_shape_" in place for place in item[1])):
         name = next((n for n in _dim_names(target, places) if n not in taken), places[0])
         taken.add(name)
-        found.append(Field(name, tuple(places), column))
+        found.append(Field(name, tuple(places), numbers))
     return tuple(found)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from forge_tui.contract import dims, facts
 from forge_tui.core.errors import ContractError
-from forge_tui.core.records import Device, Language, Signature, Target, TensorSpec
+from forge_tui.core.records import Device, Language, Target, TensorSpec
 
 _TYPES: dict[Language, dict[str, str]] = {
     "cuda": {"float16": "__half", "bfloat16": "__nv_bfloat16"},

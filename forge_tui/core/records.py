@@ -336,6 +336,10 @@ class Target(Record, frozen=True, kw_only=True):
     made: bool = False
     """No call of this size was seen: its inputs are captured ones cut to size."""
 
+    def called(self, name: str) -> bool:
+        """Whether a person means this target: by its name or id, or by those of a size that it serves."""
+        return any(name in (t.name, t.id) for t in (self, *self.siblings) if not t.made)
+
     @property
     def floor_share(self) -> float:
         """How much of the floor is reached, 0 to 1."""

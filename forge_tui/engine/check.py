@@ -25,8 +25,9 @@ def pick_target(profile: Profile, name: str | None) -> Target:
         raise UsageError("This model has no target that a kernel could replace.", "forge-tui profile says why.")
     if name is None:
         return ranked[0]
-    for target in ranked:
-        if name in (target.name, target.id):
+    # the one that serves several sizes first
+    for target in sorted(ranked, key=lambda t: not t.siblings):
+        if target.called(name):
             return target
     raise UsageError(f"There is no target {name!r}.", f"Targets are {', '.join(t.name for t in ranked)}.")
 

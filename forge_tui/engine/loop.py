@@ -179,13 +179,14 @@ class Engine:
         def writable(target: Target) -> bool:
             task = Task(target=target, device=device, edge=Edge.DRAFT, parent=None, failed=None, best=None, lineage=(),
                         nodes=(), seed=options.seed)  # fmt: skip
-            return bool({None, target.name, target.id} & own) or any(p.can(task) for p in proposers.values())
+            given = any(name is None or target.called(name) for name in own)
+            return given or any(p.can(task) for p in proposers.values())
 
         single = [t for t in profile.targets if t.siblings and not writable(t)]
         if single:
             profile = _one_size(profile, {t.id for t in single})
-            self._log("info", f"{', '.join(t.name for t in single)}: nobody here writes kernels for sizes that vary, so "
-                              "each size is a target of its own.")  # fmt: skip
+            self._log("info", f"Nobody here writes kernels for sizes that vary, so each size is a target of its own: "
+                              f"{', '.join(t.name for t in single)}.")  # fmt: skip
         ranked = choose(profile, names=options.target_names, max_targets=len(profile.targets), mode=options.under,
                         at_hand=lambda target: self._rooms.at_hand(target, device))  # fmt: skip
         if options.target_names:

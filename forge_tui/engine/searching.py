@@ -272,7 +272,7 @@ class SearchPhase:
 
     def _begin_start(self, start: StartKernel) -> None:
         """A person's kernel becomes a root of the target it names, or of the first in rank."""
-        named = [t for t in self._targets.values() if start.target in (None, t.name, t.id)]
+        named = [t for t in self._targets.values() if start.target is None or t.called(start.target)]
         if not named:
             text = f"No target is called {start.target!r}; {start.path} is left out."
             self._store.event(self._session, Kind.LOG, {"level": "error", "text": text})

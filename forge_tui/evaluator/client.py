@@ -158,7 +158,10 @@ class WorkerEvaluator:
     async def _open_siblings(self, target: Target, found: _Usable) -> _Usable:
         usable: list[Target] = []
         for sibling in target.siblings:
-            check = (await self._open(sibling)).check
+            try:
+                check = (await self._open(sibling)).check
+            except StoreError as error:
+                check = TargetCheck(usable=False, reason=str(error))
             if check.usable:
                 usable.append(sibling)
             elif not sibling.made:

@@ -105,11 +105,17 @@ def find_targets(
     wanted: dict[str, tuple[Group, int]] = {}
     names = _names([item.group for item in measured.values() if not item.group.reason])
     enough = MIN_SHARE * device_ms(runs)
+
+    def worth(item: Measured) -> bool:
+        return item.share >= MIN_SHARE and item.headroom_ms >= enough
+
+    # where sizes are to vary, one kernel serves all calls of a callable that is worth it, however rare some are
+    worthy = {m.group.site.qualname for m in measured.values() if worth(m)} if loaded.spec.dynamic else set()
     for key, item in sorted(measured.items(), key=lambda pair: pair[1].capture_rank):
         group = item.group
         if group.reason:
             continue
-        if item.share < MIN_SHARE or item.headroom_ms < enough:
+        if not worth(item) and group.site.qualname not in worthy:
             group.reason = f"it has less than {MIN_SHARE:.1%} of the model's time to give"
         elif len(wanted) >= MAX_CAPTURED:
             group.reason = f"{MAX_CAPTURED} others have more to give"

@@ -13,9 +13,9 @@ Tolerance: that of the outputs' dtype against a float64 run of the original, or 
 error where that is larger."""
 
 _SIZES = """\
-Sizes vary at run time: one source, compiled once, must be right at every size. What varies is no constant of the header \
-but a field of `dims` (`dims.NAME` in a kernel, `NAME` in a directive). The tensors below show one size, which is the one \
-that is timed; it is also verified at {sizes}."""
+Sizes vary at run time: one source, compiled once, must be right at every size. What varies is no constant of the \
+header but a field of `dims` (`dims.NAME` in a kernel, `NAME` in a directive). The tensors below show one size, which \
+is the one that is timed; it is also verified at {sizes}."""
 
 #: where the header's support functions begin, which the contract describes
 _SUPPORT = "// ---- forge::"

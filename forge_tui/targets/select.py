@@ -56,7 +56,7 @@ def choose(
     # one kernel serves them all
     for target in profile.targets:
         worth[target.id] += sum(worth.get(sibling.id, 0.0) for sibling in target.siblings)
-    served = set() if names else {sibling.id for target in profile.targets for sibling in target.siblings}
+    served = {s.id for t in profile.targets for s in t.siblings} if not names else set()
     if names:
         chosen = _named(profile, names)
     else:
@@ -64,7 +64,7 @@ def choose(
         matrices = _matrix_calls(profile)
         chosen = [
             t for t in profile.targets
-            if t.id not in wrapped and t.id not in served and worth[t.id] >= enough and matrices[t.id] <= MAX_MATRIX_CALLS
+            if t.id not in served | wrapped and worth[t.id] >= enough and matrices[t.id] <= MAX_MATRIX_CALLS
         ]  # fmt: skip
     chosen.sort(key=lambda t: (-worth[t.id] * (MATRIX_WEIGHT if t.flops else 1.0), t.id))
     if names:
@@ -229,5 +229,6 @@ def _named(profile: Profile, names: Sequence[str]) -> list[Target]:
             hint = f"Did you mean {close[0]}? " if close else ""
             listed = ", ".join(sorted(by_name)) or "none"
             raise UsageError(why, f"{hint}The targets are: {listed}.")
+        target = next((t for t in profile.targets if t.siblings and t.called(target.id)), target)
         chosen[target.id] = target
     return list(chosen.values())

@@ -30,7 +30,7 @@ from forge_tui.profiler.families.siblings import Layout
 from forge_tui.profiler.targets import target_id
 from forge_tui.profiler.verify import difference
 
-#: sizes that calls had and one kernel serves, those with the most to give
+#: sizes that calls had and one kernel serves, those with the most work
 MOST_SEEN = 16
 
 
@@ -53,7 +53,8 @@ def with_siblings(
             families[target.family].append(key)
     found, warnings = dict(targets), list[str]()
     for keys in families.values():
-        keys = sorted(keys, key=lambda k: (-targets[k].headroom_ms, k))[:MOST_SEEN]
+        # by work, which is the same in every run, unlike times
+        keys = sorted(keys, key=lambda k: (-targets[k].calls * targets[k].bytes_moved, k))[:MOST_SEEN]
         members = [targets[key] for key in keys]
         maker = _Maker(loaded, members, artifacts)
         made = [*maker.made(wanted)]
@@ -113,8 +114,9 @@ class _Maker:
         tensors = [_cut(t, i.spec) if i.source == "arg" else t
                    for t, i in zip(captured, signature.inputs, strict=True)]  # fmt: skip
         outputs = self._call(source, signature, tensors)
-        specs = tuple(msgspec.structs.replace(o, spec=spec_of(t)) for o, t in zip(signature.outputs, outputs, strict=True))
-        signature = msgspec.structs.replace(signature, outputs=specs)
+        seen = tuple(msgspec.structs.replace(o, spec=spec_of(t))
+                     for o, t in zip(signature.outputs, outputs, strict=True))  # fmt: skip
+        signature = msgspec.structs.replace(signature, outputs=seen)
         return msgspec.structs.replace(
             source, id=target_id(source.qualname, signature, "made"), signature=signature, made=True, calls=0,
             time_us=0.0, share=0.0, floor_us=0.0, headroom_ms=0.0, bytes_moved=0, flops=0, host_us=0.0, launches=0.0,
@@ -147,7 +149,7 @@ class _Maker:
             again = difference(call(tensors), kept)
         except KeyboardInterrupt:
             raise
-        except BaseException as error:  # noqa: BLE001 - the model's own code, at a size that it was not made for
+        except BaseException as error:  # the model's own code, at a size that it was not made for
             why = " ".join(str(error).split())[:200].rstrip(".")
             raise Unfit(f"the original raises {type(error).__name__} ({why})") from error
         if again:
@@ -174,9 +176,8 @@ def between(sizes: Sequence[int]) -> list[int]:
 
 def _size(target: Target, dim: DynamicDim) -> int:
     name, index = dim.places[0]
-    signature = target.signature
-    spec = next(t.spec for t in (*signature.inputs, *signature.outputs) if t.name == name)
-    return spec.shape[index]
+    specs = {i.name: i.spec for i in target.signature.inputs} | {o.name: o.spec for o in target.signature.outputs}
+    return specs[name].shape[index]
 
 
 def _cut(tensor: Tensor, spec: TensorSpec) -> Tensor:
@@ -187,7 +188,8 @@ def _cut(tensor: Tensor, spec: TensorSpec) -> Tensor:
         tensor = tensor.narrow(dim, 0, size)
     made = torch.empty(spec.span, dtype=tensor.dtype, device=tensor.device).as_strided(spec.shape, spec.strides)
     to, source, reach = made, tensor, 0
-    for size, stride, dim in sorted(zip(spec.shape, spec.strides, range(len(spec.shape)), strict=True), key=lambda x: x[1]):
+    for dim in sorted(range(len(spec.shape)), key=lambda d: spec.strides[d]):
+        size, stride = spec.shape[dim], spec.strides[dim]
         if size > 1 and stride == 0:
             to, source = to.narrow(dim, 0, 1), source.narrow(dim, 0, 1)
         elif size > 1:

@@ -105,14 +105,15 @@ class Layout:
             ValueError: a stride would be no whole number of elements.
         """
         signature = member.signature
+        tensors: list[KernelInput | KernelOutput] = [*signature.inputs, *signature.outputs]
         specs: dict[str, TensorSpec] = {}
-        for strides, tensor in zip(self._pattern.strides, (*signature.inputs, *signature.outputs), strict=True):
+        for strides, tensor in zip(self._pattern.strides, tensors, strict=True):
             spec = tensor.spec
             shape = tuple(sizes.get((tensor.name, i), n) for i, n in enumerate(spec.shape))
             if shape != spec.shape:
                 spec = msgspec.structs.replace(spec, shape=shape, strides=strides.at(shape))
             specs[tensor.name] = spec
-        now = [n for tensor in (*signature.inputs, *signature.outputs) for n in specs[tensor.name].shape]
+        now = [n for tensor in tensors for n in specs[tensor.name].shape]
         old = iter(_structure(member)[1])
         values = iter([
             value if item.constant is not None else now[min(item.sizes)]
