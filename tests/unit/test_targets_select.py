@@ -215,3 +215,14 @@ def test_a_tree_deeper_than_the_stack():
     tree = [("Block", None, 40.0), *[(f"f{i}", f"f{i - 1}" if i else "Block", 20.0) for i in range(depth)],
             ("norm", f"f{depth - 1}", 15.0), ("torch.matmul", "norm", 1.0)]  # fmt: skip
     assert names(choose(profile(targets, tree, torch=("torch.matmul",)))) == ["norm", "Block"]
+
+
+def test_one_target_serves_every_size():
+    """Where sizes vary, siblings are no targets of their own: their headroom is that of the one, under any name."""
+    small, large, other = target("norm@2", 10.0), target("norm", 12.0, size=64), target("silu", 15.0, size=4)
+    joined = msgspec.structs.replace(large, siblings=(small, msgspec.structs.replace(small, id="made", made=True)))
+    tree = [("norm", None, 12.0), ("norm@2", None, 10.0), ("silu", None, 15.0)]
+    found = profile([small, joined, other], tree)
+    assert names(choose(found)) == ["norm", "silu"]
+    assert names(choose(found, names=("norm@2",))) == names(choose(found, names=("norm", "norm@2"))) == ["norm"]
+    assert names(choose(profile([small, large, other], tree))) == ["silu", "norm", "norm@2"]
