@@ -125,6 +125,10 @@ class Timing:
     settled: bool = True
     """Whether the times had settled when sampling began."""
 
+    def samples(self) -> list[list[float]]:
+        """Microseconds of every side: candidate, baseline, others; of one place in the lists are of one block."""
+        return [[a for a, _ in self.pairs], [b for _, b in self.pairs], *self.others]
+
 
 @dataclass(slots=True)
 class _Buffer:
@@ -162,6 +166,11 @@ class Timer:
         """Slots for calls drawn from all samples."""
         self._turn = 0
         self._inner = 1
+
+    @property
+    def buffers(self) -> list[list[Tensor]]:
+        """The inputs that the calls have, in turns."""
+        return [buffer.tensors for buffer in self._buffers]
 
     def run(self) -> Timing:
         """Warm up, then sample in blocks of candidate, baseline, baseline, candidate, and the other way round.
