@@ -12,10 +12,10 @@ from forge_tui.core.timings import Noise
 from forge_tui.evaluator.watch import Round, Watch
 
 #: seconds that a timing waits for others' load to end
-PATIENCE_S = {"cpu": 20.0, "cuda": 120.0}
+PATIENCE_S = {"cpu": 10.0, "cuda": 120.0}
 _POLL_S = 0.5
 #: a CPU that was not quiet for all of that time is measured as it is, and asked again after so many seconds
-_GIVEN_UP_S = 120.0
+_GIVEN_UP_S = 300.0
 _MOST_REPEATS = {"cpu": 1, "cuda": 2}
 
 Reply = dict[str, Any]

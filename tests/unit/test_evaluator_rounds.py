@@ -114,7 +114,7 @@ def test_a_cpu_is_never_alone():
     assert said[1].endswith("Close results stay inconclusive.")
     _, found = run()
     assert (found.waited_s, len(ran)) == (0.0, 2)
-    clock.now += 200.0
+    clock.now += 400.0
     watch.busies = []
     _, found = run()
     assert (found.repeated, len(ran)) == (1, 4)
