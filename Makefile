@@ -5,12 +5,13 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help venv demo test check lint types layers pytest snapshots clean
+.PHONY: help venv demo test check lint types layers pytest snapshots timer clean
 
 help:
 	@echo "make demo    optimise the packaged example on this machine, no key, no network"
 	@echo "make test    everything that CI runs"
 	@echo "make check   the fast part: ruff, mypy, import-linter"
+	@echo "make timer   what the timer says of a kernel against itself; DEVICE=cuda:0 for a GPU"
 
 venv: $(STAMP)
 
@@ -43,6 +44,9 @@ pytest: $(STAMP)
 # after a deliberate change of what the screen shows
 snapshots: $(STAMP)
 	$(BIN)/pytest tests/tui --snapshot-update
+
+timer: $(STAMP)
+	$(BIN)/python tests/benchmarks/aa_timing.py --device $(or $(DEVICE),cpu)
 
 clean:
 	rm -rf $(VENV) .forge .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -102,8 +102,8 @@ def prepare(target: Target, shared: Path) -> None:
 def evaluator(workspace: Workspace, factory: str = "build", timeout_s: float = 20.0) -> WorkerEvaluator:
     """An evaluator on the CPU."""
     return WorkerEvaluator(
-        spec(factory), CPU, workspace, threads=2, seed=3, log_dir=workspace.logs, timeout_s=timeout_s
-    )
+        spec(factory), CPU, workspace, threads=2, seed=3, log_dir=workspace.logs, timeout_s=timeout_s, patience_s=0.0,
+    )  # fmt: skip
 
 
 def workspace(folder: Path) -> Workspace:

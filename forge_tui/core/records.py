@@ -12,6 +12,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from forge_tui.core.timings import Timings
+
 Language = Literal["cuda", "cpp"]
 TargetKind = Literal["module", "function", "torch"]
 Under = Literal["eager", "compile"]
@@ -419,6 +421,8 @@ class Evaluation(Record, frozen=True, kw_only=True):
     sha256: str = ""
     log: str = ""
     resources: dict[str, dict[str, int]] = msgspec.field(default_factory=dict)
+    timings: Timings | None = None
+    """Every side, noise and clocks; None where it was not timed."""
 
 
 class Edge(StrEnum):

@@ -6,6 +6,7 @@ import msgspec
 
 from forge_tui.core.profiles import Baseline, PhaseTime, Profile, TargetBaselines, WhatIf
 from forge_tui.core.records import Record, Under, Verdict
+from forge_tui.core.timings import Timings
 
 
 class TargetResult(Record, frozen=True, kw_only=True):
@@ -24,6 +25,14 @@ class TargetResult(Record, frozen=True, kw_only=True):
     evaluations: int
     deployed: bool
     why_not: str = ""
+    speedup_vs_eager: float | None = None
+    speedup_vs_eager_ci: tuple[float, float] | None = None
+    speedup_vs_best: float | None = None
+    speedup_vs_best_ci: tuple[float, float] | None = None
+    best_baseline: str = ""
+    """The fastest right baseline that the best kernel was timed against."""
+    timings: Timings | None = None
+    """All sides of the best kernel's timing, with noise and clocks."""
 
 
 class ProfileSummary(Record, frozen=True, kw_only=True):

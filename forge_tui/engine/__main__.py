@@ -57,6 +57,7 @@ async def _engine(workspace: Workspace, request: dict[str, Any], ready: int) -> 
             rooms = WorkerRooms(session.options, workspace, session.id)
             with contextlib.closing(Reader.open(workspace)) as reader:
                 engine = Engine(store, reader, session, rooms)
+                rooms.on_note = engine.note
                 await _serve(engine, workspace, session, ready)
         finally:
             store.release(session.id)

@@ -78,6 +78,10 @@ class Engine:
             self._search_phase.pause(paused)
             self._log("info", "Paused." if paused else "Going on.")
 
+    def note(self, text: str) -> None:
+        """Something that a person may want to know: into the log."""
+        self._log("info", text)
+
     def status(self) -> dict[str, Any]:
         """State for `status` commands."""
         return {"session": self._id, "state": self._state, "elapsed_s": self._elapsed_s()}

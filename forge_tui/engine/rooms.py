@@ -53,6 +53,11 @@ class Rooms(Protocol):
         """Decide inside the model which winners stay."""
 
 
+def _unheard(text: str) -> None:
+    """For rooms that nobody listens to."""
+    del text
+
+
 @dataclass(slots=True)
 class WorkerRooms:
     """The real rooms: workers, compilers, LiteLLM."""
@@ -60,6 +65,8 @@ class WorkerRooms:
     options: RunOptions
     workspace: Workspace
     session: str
+    on_note: Callable[[str], None] = _unheard
+    """Gets sentences of what the rooms wait for."""
 
     @property
     def _logs(self) -> Path:
@@ -136,7 +143,8 @@ class WorkerRooms:
 
         return WorkerEvaluator(
             self._spec, device, self.workspace, threads=self.options.threads, seed=self.options.seed,
-            log_dir=self._logs, timeout_s=self.options.evaluate_timeout_s,
+            log_dir=self._logs, timeout_s=self.options.evaluate_timeout_s, under=self.options.under,
+            compile_baseline=self.options.compile_baseline, on_note=self.on_note,
         )  # fmt: skip
 
     def proposer(self, name: str) -> Proposer:

@@ -7,7 +7,8 @@ import contextlib
 import dataclasses
 import json
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,16 @@ from forge_tui.contract import dims
 from forge_tui.core.errors import ForgeError, StoreError, WorkerDied
 from forge_tui.core.paths import Workspace
 from forge_tui.core.ports import TargetCheck
-from forge_tui.core.records import Built, Device, Evaluation, ModelSpec, Target, Verdict
-from forge_tui.evaluator import stats
+from forge_tui.core.records import Built, Device, Evaluation, ModelSpec, Target, Under, Verdict
+from forge_tui.core.timings import Noise
+from forge_tui.evaluator.compiled_baseline import CompiledBaseline
+from forge_tui.evaluator.conclude import conclude
 from forge_tui.evaluator.lease import lease
+from forge_tui.evaluator.rounds import NotQuiet, Rounds
 from forge_tui.evaluator.sandbox import FORGED
 from forge_tui.evaluator.scratch import Scratch
 from forge_tui.evaluator.sets import ADVERSARIAL, EXTRA_RUNS, InputSet, Kind, draw, fresh, standard
+from forge_tui.evaluator.watch import watch_for
 from forge_tui.processes.child import WorkerProcess
 
 #: building a large model, and references of large targets, take their time
@@ -50,6 +55,8 @@ class _Usable:
     calls: int
     siblings: tuple[Target, ...] = ()
     """Other sizes at which a kernel must be right, those left out at which the original cannot be judged."""
+    no_graph: set[str] = field(default_factory=set)
+    """Sides of a timing that cannot be captured in a CUDA graph."""
 
 
 class _Ended(Exception):
@@ -71,8 +78,14 @@ class WorkerEvaluator:
 
     def __init__(
         self, spec: ModelSpec, device: Device, workspace: Workspace, *, threads: int, seed: int, log_dir: Path,
-        timeout_s: float,
+        timeout_s: float, under: Under = "eager", compile_baseline: bool = False, patience_s: float | None = None,
+        on_note: Callable[[str], None] = lambda _: None,
     ) -> None:  # fmt: skip
+        """Start nothing yet.
+
+        With `compile_baseline` candidates are timed against the original under torch.compile too. `patience_s` is how
+        long a timing waits for others' load to end; `on_note` gets a sentence where it does.
+        """
         self._spec = msgspec.to_builtins(spec)
         self._device = device
         self._seed = seed
@@ -82,6 +95,14 @@ class WorkerEvaluator:
         runner = settings | {"device": msgspec.to_builtins(device)}
         self._judge = WorkerProcess("forge_tui.evaluator.judge", log_dir / "judge.log", args=_settings(judge))
         self._runner = WorkerProcess("forge_tui.evaluator.runner", log_dir / "runner.log", args=_settings(runner))
+        watch = watch_for(device, threads, lambda: [w.pid for w in (self._judge, self._runner) if w.pid])
+        self._watch = watch
+        self._rounds = Rounds(device, watch, on_note, patience_s)
+        self._under: Under = under
+        self._compiled = CompiledBaseline(
+            device, self._spec["content_hash"], threads or device.threads, workspace, _settings(settings), log_dir,
+            wanted=compile_baseline or under == "compile",
+        )  # fmt: skip
         self._scratch: Scratch | None = None
         self._lock = asyncio.Lock()
         self._opened: dict[str, _Usable] = {}
@@ -124,7 +145,7 @@ class WorkerEvaluator:
 
     async def close(self) -> None:
         """End the worker processes and remove what they left."""
-        await asyncio.gather(self._judge.stop(), self._runner.stop())
+        await asyncio.gather(self._judge.stop(), self._runner.stop(), self._compiled.close(), self._watch.close())
         if self._scratch is not None:
             self._scratch.close()
             self._scratch = None
@@ -189,15 +210,27 @@ class WorkerEvaluator:
             await self._ready_runner(target)
         finally:
             result.fields["verify_s"] = time.monotonic() - started
+        if self._under == "compile":
+            await self._compile(target, opened)
+        await self._time_leased(target, opened, built, seed, result)
+        if result.fields["verdict"] is not Verdict.FASTER:
+            return
+        if await self._compile(target, opened):
+            # once for a target: from now on the compiled original is there from the start
+            await self._time_leased(target, opened, built, seed, result)
+            return
+        missing = self._compiled.missing(target, self._runner.pid)
+        result.fields["timings"] = msgspec.structs.replace(result.fields["timings"], missing=missing)
+
+    async def _time_leased(self, target: Target, opened: _Usable, built: Built, seed: int, result: _Result) -> None:
+        # on a GPU the whole evaluation has the lease
+        leased = lease(self._device, _LEASE_S) if self._device.kind == "cpu" else contextlib.nullcontext()
         started = time.monotonic()
         try:
-            if self._device.kind == "cpu":
-                async with lease(self._device, _LEASE_S):
-                    await self._time(target, opened, built, seed, result)
-            else:
+            async with leased:
                 await self._time(target, opened, built, seed, result)
         finally:
-            result.fields["timing_s"] = time.monotonic() - started
+            result.fields["timing_s"] = result.fields.get("timing_s", 0.0) + time.monotonic() - started
 
     async def _verify(self, target: Target, opened: _Usable, built: Built, seed: int, result: _Result) -> None:
         usual = [s for s in standard(opened.calls, self._seed) if s.kind in opened.kinds]
@@ -225,29 +258,58 @@ class WorkerEvaluator:
         # two at least: FRESH is in every usable target
         sets = [s for s in fresh(opened.calls, draw(seed, "timing")) if s.kind in opened.kinds]
         limit_s = self._limit_s(target, opened, 100, 20)
-        with self._file("time") as path:
-            reply = await self._run("time", target, built, sets, path, limit_s, "timed",
-                                    budget_s=_BUDGET_S[self._device.kind])  # fmt: skip
-            runs = [{"which": k["which"], "slot": k["slot"], "poison": 0xFF, "condition": "in a timed call"}
-                    for k in reply["kept"]]  # fmt: skip
-            await self._compare(target, path, runs, result)
-        self._conclude(target, [(a, b) for a, b in reply["pairs"]], result)
+        missing = self._compiled.missing(target, self._runner.pid)
 
-    def _conclude(self, target: Target, pairs: list[stats.Pair], result: _Result) -> None:
-        summary = stats.summarise(pairs)
-        verdict = stats.verdict(summary)
-        reason = ""
-        least = _least_us(target, self._device)
-        if summary.candidate_us < least:
-            verdict = Verdict.REJECTED
-            reason = (f"Faster than the hardware allows: {summary.candidate_us:.3g} us, where moving its "
-                      f"{target.bytes_moved} bytes takes {target.floor_us:.3g} us.")  # fmt: skip
-        elif verdict is Verdict.INCONCLUSIVE:
-            reason = f"The interval {summary.low:.3f} to {summary.high:.3f} does not say which is faster."
-        result.fields |= {
-            "verdict": verdict, "reason": reason, "time_us": summary.candidate_us, "baseline_us": summary.baseline_us,
-            "speedup": summary.ratio, "speedup_ci": (summary.low, summary.high), "samples": tuple(pairs),
-        }  # fmt: skip
+        async def once() -> dict[str, Any]:
+            with self._file("time") as path:
+                reply = await self._run(
+                    "time", target, built, sets, path, limit_s, "timed", budget_s=_BUDGET_S[self._device.kind],
+                    under=self._under, compiled=not missing, no_graph=sorted(opened.no_graph),
+                )  # fmt: skip
+                runs = [{"which": k["which"], "slot": k["slot"], "poison": 0xFF, "condition": "in a timed call"}
+                        for k in reply["kept"]]  # fmt: skip
+                await self._compare(target, path, runs, result)
+            opened.no_graph.update(reply.get("no_graph", ()))
+            if reply.get("retire"):
+                await self._runner.stop()
+                await self._ready_runner(target)
+            return reply
+
+        def conclude_(reply: dict[str, Any], noise: Noise | None) -> dict[str, Any]:
+            return conclude(target, reply, kind=self._device.kind, under=self._under, missing=missing, noise=noise,
+                            least_us=_least_us(target, self._device))  # fmt: skip
+
+        try:
+            reply, noise = await self._rounds.run(
+                once, lambda reply: conclude_(reply, None)["verdict"] in (Verdict.SLOWER, Verdict.REJECTED)
+            )
+        except NotQuiet as busy:
+            raise _Ended(Verdict.INFRA, str(busy)) from None
+        result.fields |= conclude_(reply, noise)
+
+    async def _compile(self, target: Target, opened: _Usable) -> bool:
+        """Have the compiled original in the runner, checked by the judge; whether it has just come there."""
+        if not self._compiled.lacking(target, self._runner.pid):
+            return False
+        sets = [s for s in (*standard(1, self._seed)[:1], *fresh(1, self._seed)) if s.kind in opened.kinds]
+        limit_s = _OPEN_S - _GRACE_S
+
+        async def make(**fields: Any) -> str:
+            """Load or compile in the runner; why it is no baseline, or nothing."""
+            with self._file("compile") as path:
+                reply = await self._runner.request("compile", _OPEN_S, sets=msgspec.to_builtins(sets), path=str(path),
+                                                   limit_s=limit_s, **fields, **self._fields(target))  # fmt: skip
+                if "runs" not in reply:
+                    return str(reply.get("fault") or reply.get("crashed") or "it does not end")
+                answer = await self._judge.request("compare", _JUDGE_S, runs=reply["runs"], path=str(path),
+                                                   **self._fields(target))  # fmt: skip
+                wrong = answer["wrong"]
+                return f"it gives other results: {wrong}" if wrong else ""
+
+        try:
+            return await self._compiled.ensure(target, self._fields(target), make, lambda: self._runner.pid)
+        finally:
+            await self._ready_runner(target)
 
     # ---- one request
 
@@ -347,13 +409,13 @@ def _memory_floor_us(target: Target, device: Device) -> float:
 def _cold_part(target: Target, device: Device) -> float:
     """The part of a floor that DRAM must serve inside the timed window, 0 to 1.
 
-    Inputs are cold in every sample, but on a GPU outputs that fit in L2 may be written back later, so a right kernel of
-    a small tensor can beat the floor of all its bytes.
+    Inputs are cold in every sample, but on a GPU what L2 holds of the outputs in the end is written back later, so a
+    right kernel of a small tensor can beat the floor of all its bytes.
     """
-    written = sum(out.spec.nbytes for out in target.signature.outputs)
-    if device.kind == "cpu" or written > device.l2_bytes or not target.bytes_moved:
+    if device.kind == "cpu" or not target.bytes_moved:
         return 1.0
-    return max(0.0, 1.0 - written / target.bytes_moved)
+    written = sum(out.spec.nbytes for out in target.signature.outputs)
+    return max(0.0, 1.0 - min(written, device.l2_bytes) / target.bytes_moved)
 
 
 def _no_end(doing: str, limit_s: float) -> str:

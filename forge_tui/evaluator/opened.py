@@ -110,6 +110,10 @@ class Targets:
         total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         return min(_CPU_CACHE_BYTES, int(_CACHE_SHARE * total))
 
+    def loaded(self, message: dict[str, Any]) -> LoadedModel:
+        """The model of a request, built if it is not."""
+        return self._load(msgspec.convert(message["spec"], ModelSpec))
+
     def open(self, message: dict[str, Any]) -> OpenTarget:
         """The target of a request, opened if it is not.
 
@@ -122,7 +126,7 @@ class Targets:
         if found is not None:
             self._open.move_to_end(target.id)
             return found
-        loaded = self._load(msgspec.convert(message["spec"], ModelSpec))
+        loaded = self.loaded(message)
         folder = self._artifacts / target.capture
         count = capture.count(folder) if target.capture else 0
         if not count:

@@ -17,20 +17,23 @@ from typing import Any
 
 import msgspec
 import torch
+from torch import Tensor
 
 from forge_tui.core.errors import EnvironmentFault
-from forge_tui.core.records import Built, Device, Signature
-from forge_tui.evaluator import sandbox, timing
+from forge_tui.core.records import Built, Device, LaunchPlan, Signature, Verdict
+from forge_tui.evaluator import compiled, costs, sandbox, second_clock, stats, timing
 from forge_tui.evaluator.exchange import OutputFile, slot_bytes
 from forge_tui.evaluator.inputs import patch
 from forge_tui.evaluator.opened import OpenTarget, Targets
-from forge_tui.evaluator.sets import EXTRA_RUNS, InputSet
+from forge_tui.evaluator.sets import EXTRA_RUNS, InputSet, Kind
 from forge_tui.evaluator.verify import Dishonest, Verifier
 from forge_tui.launch.kernel import Kernel, LaunchError, WrongFile, load_kernel
 from forge_tui.processes.wire import fds_from_argv, serve
 
 Reply = dict[str, Any]
 _EAGER_CALLS = 9
+#: a GPU's clocks take long to rise
+_CUDA_WARM_UP_S = 1.0
 
 
 class Runner:
@@ -44,6 +47,8 @@ class Runner:
         self._threads = threads or device.threads or len(os.sched_getaffinity(0))
         self._fds = fds
         self._lost = ""
+        self._compiled: dict[str, compiled.Call] = {}
+        """The originals compiled by torch, by target."""
 
     # ---- requests
 
@@ -73,22 +78,65 @@ class Runner:
 
         return self._candidate(message, opened, stage)
 
+    def compile(self, message: dict[str, Any]) -> Reply:
+        """Have the original compiled by torch at hand; its outputs on the sets are in the file, for the judge."""
+        opened = self._targets.open(message)
+        sets = msgspec.convert(message["sets"], list[InputSet])
+        outputs = OutputFile(Path(message["path"]), opened.signature, len(sets))
+        try:
+            if self._where.type == "cpu":
+                call = compiled.load_package(Path(message["package"]))
+            else:
+                call = compiled.compile_here(opened.target, self._targets.loaded(message))
+        except Exception as error:  # noqa: BLE001 - torch refuses much, in many ways
+            return {"fault": compiled.why(error)}
+
+        def work() -> Reply:
+            self._use_threads()
+            for slot, which in enumerate(sets):
+                values = opened.values(which)
+                try:
+                    made = call([t.clone() for t in values] if which.kind is not Kind.CAPTURED else values)
+                except RuntimeError as error:
+                    if _cuda_error(error):
+                        raise
+                    return {"fault": compiled.why(error)}
+                except Exception as error:  # noqa: BLE001 - on CUDA the first call compiles
+                    return {"fault": compiled.why(error)}
+                outputs.write(slot, made)
+            return {"runs": [{"slot": i, "which": msgspec.to_builtins(s), "poison": 0} for i, s in enumerate(sets)]}
+
+        reply = self._contained(work, message["limit_s"])
+        if "runs" in reply:
+            self._compiled[opened.target.id] = call
+        return reply
+
     def time(self, message: dict[str, Any]) -> Reply:
-        """Time a candidate against eager; some outputs of timed calls are in the file."""
+        """Time a candidate against the baselines at hand; some outputs of timed calls are in the file."""
         opened = self._targets.open(message)
         sets = msgspec.convert(message["sets"], list[InputSet])
         slots = timing.kept_outputs(slot_bytes(opened.signature))
         outputs = OutputFile(Path(message["path"]), opened.signature, slots)
+
+        baselines: dict[str, compiled.Call] = {"eager": opened.call}
+        if message["compiled"] and opened.target.id in self._compiled:
+            baselines["compile"] = self._compiled[opened.target.id]
+        # the one that the verdict is against comes first
+        ordered = sorted(baselines, key=lambda name: name != message["under"])
 
         def stage(kernel: Kernel) -> Reply:
             data = [opened.values(which) for which in sets]
             workspace = kernel.allocate_workspace()
             # drawn after the candidate is loaded, from outside of anything it could know
             rng = random.Random(os.urandom(16))  # noqa: S311
+            clock = self._clock()
+            sides = {"candidate": timing.candidate_side(kernel, opened.signature, self._where, workspace)}
+            sides |= {name: baselines[name] for name in ordered}
+            first, *others = [baselines[name] for name in ordered]
             timer = timing.Timer(
-                timing.candidate_side(kernel, opened.signature, self._where, workspace), opened.call, data,
-                self._clock(), timing.scrubber(opened.signature, self._where, workspace), patch, outputs.write, rng,
-                timing.Limits(budget_s=message["budget_s"], kept=slots, **self._inner_limits()),
+                sides["candidate"], first, data, clock, timing.scrubber(opened.signature, self._where, workspace),
+                patch, outputs.write, rng,
+                timing.Limits(budget_s=message["budget_s"], kept=slots, **self._inner_limits()), others,
             )  # fmt: skip
             threads = torch.get_num_threads()
             found = timer.run()
@@ -98,23 +146,47 @@ class Runner:
                 {"slot": k.slot, "which": msgspec.to_builtins(msgspec.structs.replace(sets[k.data], patch=k.patch))}
                 for k in found.kept
             ]
-            return {"pairs": found.pairs, "kept": kept, "inner": found.inner}
+            samples = dict(zip(sides, found.samples(), strict=True))
+            reply = {"samples": samples, "kept": kept, "inner": found.inner, "settled": found.settled}
+            if self._where.type == "cuda" and stats.verdict(stats.summarise(found.pairs)) is not Verdict.SLOWER:
+                graphs = frozenset(sides) - frozenset(message["no_graph"])
+                reply |= self._more_clocks(sides, samples, timer.buffers, clock, kernel.plan, graphs)
+            return reply
 
-        return self._candidate(message, opened, stage, warm=sets[0])
+        return self._candidate(message, opened, stage, warm=(list(baselines.values()), sets[0]))
+
+    def _more_clocks(
+        self, sides: dict[str, timing.Side], samples: dict[str, list[float]], buffers: list[list[Tensor]],
+        clock: timing.Clock, plan: LaunchPlan, graphs: frozenset[str],
+    ) -> Reply:  # fmt: skip
+        """The second clock, and what calls cost beside the deciding one."""
+        medians = {name: statistics.median(times) for name, times in samples.items()}
+        second = second_clock.check(
+            sides["candidate"], sides["eager"], buffers, plan, medians["candidate"], self._where
+        )
+        found = costs.costs(sides, medians, buffers, clock, self._where, graphs=graphs)
+        failed = [name for name in graphs if found[name].device_us is None]
+        return {
+            "second": second,
+            "costs": {name: {"call_us": c.call_us, "device_us": c.device_us} for name, c in found.items()},
+            # what a failed capture leaves behind is nobody's business
+            "no_graph": failed, "retire": bool(failed),
+        }  # fmt: skip
 
     # ---- containment
 
     def _candidate(
         self, message: dict[str, Any], opened: OpenTarget, stage: Callable[[Kernel], Reply],
-        warm: InputSet | None = None,
+        warm: tuple[list[compiled.Call], InputSet] | None = None,
     ) -> Reply:  # fmt: skip
         built = msgspec.convert(message["built"], Built)
 
         def work() -> Reply:
             self._use_threads()
             if warm is not None:
-                # whatever eager opens or starts at its first call must come before the limits
-                opened.call(opened.values(warm))
+                # whatever the originals open or start at their first call must come before the limits
+                for call in warm[0]:
+                    call(opened.values(warm[1]))
             cpu = self._where.type == "cpu"
             if cpu:
                 sandbox.limit(self._threads, _working_bytes(opened, built))
@@ -170,7 +242,7 @@ class Runner:
 
     def _inner_limits(self) -> dict[str, Any]:
         # on CUDA every call has a cold cache, which several in a row would not
-        return {"max_inner": 1} if self._where.type == "cuda" else {}
+        return {"max_inner": 1, "warm_up_s": _CUDA_WARM_UP_S} if self._where.type == "cuda" else {}
 
 
 def _faults_as_replies(work: Callable[[], Reply]) -> Reply:
@@ -220,7 +292,7 @@ def main(argv: list[str]) -> None:
     fds = fds_from_argv(argv)
     targets = Targets(device.name, Path(settings["artifacts"]), settings["seed"])
     runner = Runner(targets, device, settings["threads"], fds)
-    serve({"open": runner.open, "verify": runner.verify, "time": runner.time}, *fds)
+    serve({"open": runner.open, "verify": runner.verify, "compile": runner.compile, "time": runner.time}, *fds)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,8 @@
 
 The unit is a block of four samples in the order candidate, baseline, baseline, candidate or the other way round, so
 that drift and position cancel. The interval is the percentile bootstrap of the median in closed form: the number of
-draws at or below the k-th smallest of n values is binomial, so no resampling is needed.
+draws at or below the k-th smallest of n values is binomial, so no resampling is needed. That interval is shown and
+says when to stop; a claim needs one that holds the median far more surely.
 """
 
 from __future__ import annotations
@@ -15,17 +16,26 @@ from functools import cache
 from forge_tui.core.records import Record, Verdict
 
 CONFIDENCE = 0.95
+#: a claim (`faster`, `slower`) needs more certainty than the interval that is shown: a search makes hundreds of
+#: comparisons, and looks at each again and again while it samples
+CLAIM = 0.9999
 #: a gain or loss below this is not called one, however tight the interval
 MIN_GAIN = 0.005
-#: relative width of the interval at which sampling stops; a close call must be tighter, since stopping at the first
-#: interval that looks tight favours those that are so by chance
-WIDTH = 0.02
-CLOSE_WIDTH = 0.01
+#: sampling ends when both ends of the interval are this near to the median ratio; a close call must be tighter, since
+#: stopping at the first interval that looks tight favours those that are so by chance
+WITHIN = 0.01
+CLOSE_WITHIN = 0.005
 CLOSE = 0.05
-MIN_BLOCKS = 6
-#: clearly slower is clear enough early
-EARLY_BLOCKS = 4
-EARLY_RATIO = 0.8
+CLOSE_BLOCKS = 24
+#: fewer cannot hold a claim: fifteen blocks one way come of equal sides once in 16384 times
+MIN_BLOCKS = 15
+#: the numbers of blocks at which to ask whether it is enough: every look is a chance to stop at what looks good
+LOOKS = (6, 8, 10, 15, 24, 32, 44, 60, 80, 105, 140, 185, 250)
+#: with every block this far from 1, fewer are enough
+EARLY_BLOCKS = 6
+FAR = 1.5
+#: one block is enough to see that this much slower is hopeless
+HOPELESS = 2.5
 #: two samples of one side of a block that differ by more were interrupted: only the shorter one counts
 INTERRUPTED = 1.3
 
@@ -41,11 +51,22 @@ class Summary(Record, frozen=True, kw_only=True):
     low: float
     high: float
     blocks: int
+    least: float
+    """Smallest ratio of a block."""
+    most: float
+    sure_low: float = 0.0
+    """Ends of the wider interval that a claim needs; with too few blocks it holds everything."""
+    sure_high: float = math.inf
 
     @property
     def width(self) -> float:
         """Relative width of the interval."""
         return (self.high - self.low) / self.ratio
+
+    @property
+    def reach(self) -> float:
+        """How far the farther end of the interval is from the median ratio, relative to it."""
+        return max(self.high / self.ratio - 1.0, 1.0 - self.low / self.ratio)
 
 
 def block_ratio(first: Pair, second: Pair) -> float:
@@ -67,9 +88,14 @@ def summarise(pairs: Sequence[Pair]) -> Summary:
     """
     ratios = [block_ratio(pairs[i], pairs[i + 1]) for i in range(0, len(pairs) - 1, 2)]
     low, middle, high = median_interval(ratios)
+    if len(ratios) < MIN_BLOCKS:
+        # the bootstrap of a few values is too narrow
+        low, high = min(ratios), max(ratios)
+    sure_low, sure_high = exact_interval(ratios)
     return Summary(
         candidate_us=statistics.median(p[0] for p in pairs), baseline_us=statistics.median(p[1] for p in pairs),
-        ratio=middle, low=low, high=high, blocks=len(ratios),
+        ratio=middle, low=low, high=high, blocks=len(ratios), least=min(ratios), most=max(ratios), sure_low=sure_low,
+        sure_high=sure_high,
     )  # fmt: skip
 
 
@@ -90,6 +116,22 @@ def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> 
     low = _quantile(n, (n + 1) // 2, tail)
     high = _quantile(n, n // 2 + 1, 1 - tail)
     return ordered[low - 1], statistics.median(ordered), ordered[high - 1]
+
+
+def exact_interval(values: Sequence[float], confidence: float = CLAIM) -> tuple[float, float]:
+    """Order statistics that hold the median so surely whatever the distribution; 0 and infinity for too few values."""
+    ordered = sorted(values)
+    rank = _outer_rank(len(ordered), (1 - confidence) / 2)
+    return (ordered[rank - 1], ordered[-rank]) if rank else (0.0, math.inf)
+
+
+@cache
+def _outer_rank(n: int, tail: float) -> int:
+    """Largest k for which fewer than k of n fair coins fall heads with at most this probability; 0 for none."""
+    rank = 0
+    while rank < n // 2 and 1.0 - _at_least(n, 0.5, rank + 1) <= tail:
+        rank += 1
+    return rank
 
 
 @cache
@@ -119,23 +161,29 @@ def _at_least(n: int, p: float, count: int) -> float:
 def enough(pairs: Sequence[Pair]) -> bool:
     """Whether more samples would change nothing that matters."""
     blocks = len(pairs) // 2
-    # later on one more block changes little, and looking costs time that samples could have
-    if blocks < EARLY_BLOCKS or (blocks > 20 and blocks % 5):
+    if blocks not in LOOKS:
         return False
     summary = summarise(pairs)
-    if summary.high < EARLY_RATIO:
+    if summary.most * FAR < 1.0:
         return True
+    if blocks < MIN_BLOCKS:
+        return False
+    if not summary.low <= 1.0 <= summary.high and verdict(summary) is Verdict.INCONCLUSIVE:
+        # a difference shows, and is not sure yet
+        return abs(summary.ratio - 1.0) < MIN_GAIN and summary.reach <= CLOSE_WITHIN / 2
     if abs(summary.ratio - 1.0) < CLOSE:
-        return blocks >= 2 * MIN_BLOCKS and summary.width <= CLOSE_WIDTH
-    return blocks >= MIN_BLOCKS and summary.width <= WIDTH
+        return blocks >= CLOSE_BLOCKS and summary.reach <= CLOSE_WITHIN
+    return summary.reach <= WITHIN
 
 
 def verdict(summary: Summary) -> Verdict:
-    """Faster or slower only where the whole interval says so, and that is made of enough blocks."""
-    if summary.blocks < EARLY_BLOCKS and summary.high >= EARLY_RATIO:
-        return Verdict.INCONCLUSIVE
-    if summary.low > 1.0 and summary.ratio >= 1.0 + MIN_GAIN:
+    """Faster or slower only where the wider interval says so and the difference matters, or every block does."""
+    if summary.most * (FAR if summary.blocks >= EARLY_BLOCKS else HOPELESS) < 1.0:
+        return Verdict.SLOWER
+    if summary.least > FAR and summary.blocks >= EARLY_BLOCKS:
         return Verdict.FASTER
-    if summary.high < 1.0 and summary.ratio * (1.0 + MIN_GAIN) <= 1.0:
+    if summary.sure_low > 1.0 and summary.ratio >= 1.0 + MIN_GAIN:
+        return Verdict.FASTER
+    if summary.sure_high < 1.0 and summary.ratio * (1.0 + MIN_GAIN) <= 1.0:
         return Verdict.SLOWER
     return Verdict.INCONCLUSIVE

@@ -1,4 +1,4 @@
-"""The timing stage: candidate and baseline interleaved on changing inputs, in the process that runs the kernel.
+"""The timing stage: candidate and baselines interleaved on changing inputs, in the process that runs the kernel.
 
 Before every sample the buffers of its last call get other data, and the memory that its output will likely land in is
 overwritten, so that neither a cached nor a left-over result passes. Candidate and baseline of a pair see different
@@ -32,7 +32,10 @@ _BUFFERS = 3
 _SHORTEST_US = 30.0
 _MAX_INNER = 64
 _WARM_UP_S = 0.25
-_MAX_BLOCKS = 250
+#: the last so many samples of every side must lie this near together before what is measured counts
+_SETTLED_SAMPLES = 4
+_SETTLED = 1.1
+_MAX_BLOCKS = stats.LOOKS[-1]
 #: times the budget after which a single block is enough: the candidate is hopelessly slow
 _OVERRUN = 6
 
@@ -59,20 +62,23 @@ class CpuClock:
 
 
 class CudaClock:
-    """Device time by events on the current stream, L2 flushed before every sample."""
+    """Device time by events on the current stream; before every sample L2 is emptied and nothing may persist in it."""
 
     def __init__(self, device: torch.device, l2_bytes: int) -> None:
         from forge_tui.launch.cuda_driver import driver
 
-        driver().forget_persisting_l2()
-        self._flush = torch.empty(max(4 * l2_bytes, 256 * 2**20), dtype=torch.uint8, device=device)
+        self._forget = driver().forget_persisting_l2
+        self._flush = torch.zeros(max(4 * l2_bytes, 256 * 2**20) // 8, dtype=torch.int64, device=device)
+        self._sum = torch.zeros((), dtype=torch.int64, device=device)
         self._start = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         self._end = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
     def sample(self, side: Side, calls: Sequence[list[Tensor]]) -> tuple[float, list[Tensor]]:
         """See `Clock`; the host queues behind the flush, so the device does not wait for it where calls are short."""
         out: list[Tensor] = []
-        self._flush.zero_()
+        self._forget()
+        # read, not written: dirty lines would be written back inside of the timed window
+        torch.sum(self._flush, dim=0, out=self._sum)
         self._start.record()
         for inputs in calls:
             out = []
@@ -91,6 +97,7 @@ class Limits:
     """Outputs that are kept for the judge; a quarter of them of calls right behind others."""
     shortest_us: float = _SHORTEST_US
     max_inner: int = _MAX_INNER
+    warm_up_s: float = _WARM_UP_S
 
 
 def kept_outputs(nbytes: int) -> int:
@@ -109,11 +116,18 @@ class Kept:
 
 @dataclass(slots=True)
 class Timing:
-    """Samples and what was kept of them."""
+    """Samples and what was kept of them. `others` has the samples of the further baselines, one to a pair."""
 
     pairs: list[stats.Pair]
     inner: int
     kept: list[Kept] = field(default_factory=list)
+    others: list[list[float]] = field(default_factory=list)
+    settled: bool = True
+    """Whether the times had settled when sampling began."""
+
+    def samples(self) -> list[list[float]]:
+        """Microseconds of every side: candidate, baseline, others; of one place in the lists are of one block."""
+        return [[a for a, _ in self.pairs], [b for _, b in self.pairs], *self.others]
 
 
 @dataclass(slots=True)
@@ -124,20 +138,20 @@ class _Buffer:
 
 
 class Timer:
-    """Times a candidate against a baseline on several data sets of one signature."""
+    """Times a candidate against baselines on several data sets of one signature."""
 
     def __init__(
         self, candidate: Side, baseline: Side, data: Sequence[list[Tensor]], clock: Clock, scrub: Callable[[int], None],
         patch: Callable[[list[Tensor], int], None], write: Callable[[int, list[Tensor]], None], rng: random.Random,
-        limits: Limits | None = None,
+        limits: Limits | None = None, others: Sequence[Side] = (),
     ) -> None:  # fmt: skip
-        """Take two sides and at least two data sets.
+        """Take two sides and at least two data sets; `others` are further baselines, timed in turns with the two.
 
         `scrub` overwrites free memory of the outputs' size and the workspace with something that depends on its
         argument; `patch` changes single elements of inputs by a seed; `write` writes outputs into a slot.
         """
         assert len(data) >= 2, "one data set cannot tell a cached result from a computed one"
-        self._sides = (candidate, baseline)
+        self._sides = (candidate, baseline, *others)
         self._data = data
         self._clock = clock
         self._scrub = scrub
@@ -153,27 +167,39 @@ class Timer:
         self._turn = 0
         self._inner = 1
 
+    @property
+    def buffers(self) -> list[list[Tensor]]:
+        """The inputs that the calls have, in turns."""
+        return [buffer.tensors for buffer in self._buffers]
+
     def run(self) -> Timing:
-        """Warm up, then sample in blocks of candidate, baseline, baseline, candidate, and the other way round."""
+        """Warm up, then sample in blocks of candidate, baseline, baseline, candidate, and the other way round.
+
+        With further baselines a block has every side there and back (A B C C B A), and begins with another one in turn.
+        """
         was_enabled = gc.isenabled()
         gc.disable()
         try:
-            self._warm_up()
-            return self._sample_blocks()
+            settled = self._warm_up()
+            found = self._sample_blocks()
+            found.settled = settled
+            return found
         finally:
             if was_enabled:
                 gc.enable()
 
     def _sample_blocks(self) -> Timing:
-        found = Timing([], self._inner)
+        count = len(self._sides)
+        found = Timing([], self._inner, others=[[] for _ in range(count - 2)])
         started = time.monotonic()
         seen = 0
         while True:
-            # what comes first in a block comes after a pause, with colder caches and threads asleep: both do in turn,
+            # what comes first in a block comes after a pause, with colder caches and threads asleep: all do in turn,
             # behind a sample that does not count
-            order = (0, 1, 1, 0) if len(found.pairs) % 4 == 0 else (1, 0, 0, 1)
-            times: tuple[list[float], list[float]] = ([], [])
-            for number, which in enumerate((1 - order[0], *order)):
+            first = len(found.pairs) // 2 % count
+            there = [(first + i) % count for i in range(count)]
+            times: list[list[float]] = [[] for _ in self._sides]
+            for number, which in enumerate((there[1], *there, *reversed(there))):
                 us, out, had = self._sample(which)
                 if number:
                     times[which].append(us)
@@ -184,12 +210,14 @@ class Timer:
                 for tensor in out:
                     _spoil(tensor, self._rng.randrange(256))
                 del out
-            found.pairs += zip(*times, strict=True)
+            found.pairs += zip(times[0], times[1], strict=True)
+            for kept, more in zip(found.others, times[2:], strict=True):
+                kept += more
             if stats.enough(found.pairs):
                 break
             blocks = len(found.pairs) // 2
             spent = (time.monotonic() - started) / self._limits.budget_s
-            if blocks >= _MAX_BLOCKS or (spent > 1 and blocks >= stats.EARLY_BLOCKS) or spent > _OVERRUN:
+            if blocks >= _MAX_BLOCKS or (spent > 1 and blocks >= stats.MIN_BLOCKS) or spent > _OVERRUN:
                 break
         for slot in range(self._drawn, self._limits.kept):
             # nothing is overwritten between the calls of a sample: what one of them left must not be the next one's
@@ -228,22 +256,19 @@ class Timer:
         buffer.patch = self._rng.randrange(1, 1 << 53)
         self._patch(buffer.tensors, buffer.patch)
 
-    def _warm_up(self) -> None:
-        """Call both until their times settle, and find how many calls a sample takes."""
-        deadline = time.monotonic() + _WARM_UP_S
-        fastest = math.inf
-        last = [math.inf, math.inf]
-        for number in range(20):
-            settled = True
-            for which in (0, 1):
-                us, _, _ = self._sample(which)
-                settled = settled and abs(us - last[which]) <= 0.1 * us
-                last[which] = us
-                fastest = min(fastest, us)
-            if (settled and number >= 2) or (time.monotonic() > deadline and number >= 1):
-                break
-        wanted = math.ceil(self._limits.shortest_us / max(fastest, 0.1))
+    def _warm_up(self) -> bool:
+        """Call all sides until their times settle, and find how many calls a sample takes; whether they settled."""
+        deadline = time.monotonic() + self._limits.warm_up_s
+        times: list[list[float]] = [[] for _ in self._sides]
+        settled = False
+        while not settled and (len(times[0]) < 2 or time.monotonic() < deadline):
+            for which, seen in enumerate(times):
+                seen.append(self._sample(which)[0])
+            last = [seen[-_SETTLED_SAMPLES:] for seen in times]
+            settled = all(len(few) == _SETTLED_SAMPLES and max(few) <= _SETTLED * min(few) for few in last)
+        wanted = math.ceil(self._limits.shortest_us / max(min(map(min, times)), 0.1))
         self._inner = max(1, min(self._limits.max_inner, wanted))
+        return settled
 
 
 def candidate_side(kernel: Kernel, signature: Signature, device: torch.device, workspace: Tensor | None) -> Side:

@@ -36,13 +36,14 @@ def original(target: Target, loaded: LoadedModel, instance: str | None = None) -
 
 
 def caller(
-    target: Target, loaded: LoadedModel, instance: str | None = None
-) -> Callable[[Sequence[Tensor]], list[Tensor]]:
+    target: Target, loaded: LoadedModel, instance: str | None = None,
+    wrap: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None,
+) -> Callable[[Sequence[Tensor]], list[Tensor]]:  # fmt: skip
     """A function from the target's input tensors, in signature order, to the output tensors out0, out1, ...
 
     It calls the original. The given parameters, buffers and closure tensors stand in the module (or function) during
     the call only, as with `torch.func.functional_call`, tied ones in all their places; it costs about a microsecond.
-    Not for several threads at once.
+    Not for several threads at once. `wrap` makes what is called of the original (`torch.compile`).
 
     Raises:
         ModelError: the model no longer has the callable.
@@ -54,6 +55,7 @@ def caller(
     module = fn if isinstance(fn, nn.Module) else None
     # the call was seen behind the module's own hooks, which a kernel in its place keeps
     run = fn if module is None else module.forward
+    run = run if wrap is None else wrap(run)
     swaps: list[tuple[int, list[Slot]]] = []
     for position, item in enumerate(signature.inputs):
         if item.source != "arg":

@@ -13,6 +13,7 @@ from forge_tui.core.profiles import Profile
 from forge_tui.core.records import (
     DeployDecision,
     Deployment,
+    Evaluation,
     Event,
     LlmCall,
     Node,
@@ -229,8 +230,20 @@ def _result(
         baseline_us=evaluation.baseline_us if evaluation and evaluation.baseline_us is not None else eager_us,
         best_us=evaluation.time_us if evaluation else None, speedup=evaluation.speedup if evaluation else None,
         speedup_ci=evaluation.speedup_ci if evaluation else None, evaluations=sum(verdicts.values()),
-        deployed=deployed, why_not="" if deployed else why_not,
+        deployed=deployed, why_not="" if deployed else why_not, **ratios(evaluation),
     )  # fmt: skip
+
+
+def ratios(evaluation: Evaluation | None) -> dict[str, Any]:
+    """`speedup_vs_eager`, `speedup_vs_best`, their intervals, `best_baseline` and `timings`; nothing if not timed."""
+    found = evaluation.timings if evaluation is not None else None
+    if found is None:
+        return {}
+    return {
+        "speedup_vs_eager": found.vs_eager.speedup, "speedup_vs_eager_ci": (found.vs_eager.low, found.vs_eager.high),
+        "speedup_vs_best": found.vs_best.speedup, "speedup_vs_best_ci": (found.vs_best.low, found.vs_best.high),
+        "best_baseline": found.best, "timings": found,
+    }  # fmt: skip
 
 
 def _why_open(*, live: bool, measured: bool) -> str:

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from forge_tui.core.records import Device, Node
 from forge_tui.core.reports import RunReport, TargetResult
 from forge_tui.report.build import Details
+from forge_tui.report.clocks import timing_lines
 from forge_tui.report.format import count, duration, interval, money, one_line, percent, time_ms, time_us, times
 from forge_tui.report.profile import profile_tables
 
@@ -152,6 +153,8 @@ def _kernel(target: TargetResult, node: Node) -> list[str]:
     evaluation = node.evaluation
     assert evaluation is not None
     facts = [f"Node {node.id} by {_text(node.proposer)}: {evaluation.verdict}, {times(evaluation.speedup)}."]
+    if evaluation.timings is not None:
+        facts += [_text(_sentence(line)) for line in timing_lines(evaluation.timings)]
     if node.idea:
         facts.append(_text(_sentence(node.idea)))
     if node.tunables:

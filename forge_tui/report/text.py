@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 
 from forge_tui.core.reports import RunReport, TargetResult
+from forge_tui.report.clocks import timing_lines
 from forge_tui.report.format import count, duration, interval, money, one_line, percent, time_ms, time_us, times
 from forge_tui.report.profile import profile_tables
 from forge_tui.report.table import render as render_table
@@ -74,6 +75,9 @@ def _target(target: TargetResult) -> list[str]:
     row = f"{name:<{_NAME}} {100 * target.share:>5.1f}% {before:>9} {best:>9} {times(target.speedup):>7} "
     row += f"{interval(target.speedup_ci):>11} {target.evaluations:>5} {'yes' if target.deployed else 'no':>3}"
     lines = [row]
+    if target.timings is not None:
+        for text in timing_lines(target.timings):
+            lines += textwrap.wrap(text, WIDTH, initial_indent="    ", subsequent_indent="      ")
     if target.why_not:
         lines += textwrap.wrap(one_line(target.why_not), WIDTH, initial_indent="    ", subsequent_indent="    ")
     return lines

@@ -25,6 +25,7 @@ NODE = (
 EVALUATION = (
     "verdict", "reason", "compile_s", "verify_s", "timing_s", "time_us", "baseline_us", "speedup", "speedup_low",
     "speedup_high", "max_abs_error", "error_vs_eager", "sha256", "log", "resources",
+    "timings",
 )  # fmt: skip
 LLM_CALL = (
     "model", "prompt", "reply", "prompt_tokens", "cached_tokens", "completion_tokens", "cost_usd", "priced",
@@ -85,6 +86,7 @@ def evaluation_row(evaluation: Evaluation) -> list[Any]:
     if number(low) is None or number(high) is None:
         low = high = None
     special = {"speedup_low": low, "speedup_high": high, "resources": dump(evaluation.resources)}
+    special["timings"] = "" if evaluation.timings is None else dump(evaluation.timings)
     return [special[name] if name in special else _plain(getattr(evaluation, name)) for name in EVALUATION]
 
 
@@ -118,6 +120,7 @@ def to_evaluation(row: Sequence[Any], samples: Sequence[tuple[float, float]] = (
     fields["speedup_ci"] = None if low is None else (low, high)
     fields["resources"] = json.loads(fields["resources"])
     fields["samples"] = [tuple(pair) for pair in samples]
+    fields["timings"] = json.loads(fields["timings"]) if fields["timings"] else None
     return msgspec.convert(fields, Evaluation)
 
 

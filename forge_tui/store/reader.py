@@ -32,7 +32,6 @@ SELECT s.id, s.options, s.state, s.created_at, s.updated_at, s.device, s.stop_re
 FROM sessions s LEFT JOIN leases l ON l.session_id = s.id
 """  # noqa: S608 - no user text in it
 _NODE = ", ".join("n." + name for name in codec.NODE)
-_EVALUATION = ", ".join("e." + name for name in codec.EVALUATION)
 
 
 class Reader:
@@ -125,13 +124,18 @@ class Reader:
 
     # ---- the tree
 
+    def _evaluation(self) -> str:
+        """The columns of an evaluation; what an older layout lacks is empty."""
+        there = {row[1] for row in self._rows("PRAGMA table_info(evaluations)")}
+        return ", ".join(f"e.{name}" if name in there else "''" for name in codec.EVALUATION)
+
     def nodes(self, session_id: str, target_id: str | None = None, sources: bool = True) -> list[Node]:
         """The nodes of a session, or of one target, oldest first, with evaluations but without samples.
 
         Without `sources` every source is empty.
         """
         columns = _NODE if sources else _NODE.replace("n.source", "''")
-        sql = f"SELECT {columns}, {_EVALUATION} FROM nodes n {_join()} WHERE n.session_id = ?"  # noqa: S608
+        sql = f"SELECT {columns}, {self._evaluation()} FROM nodes n {_join()} WHERE n.session_id = ?"  # noqa: S608
         values: tuple[Any, ...] = (session_id,)
         if target_id is not None:
             sql, values = sql + " AND n.target_id = ?", (session_id, target_id)
@@ -143,7 +147,7 @@ class Reader:
         Raises:
             UsageError: there is no such node.
         """
-        sql = f"SELECT {_NODE}, {_EVALUATION} FROM nodes n {_join()} WHERE n.session_id = ? AND n.id = ?"  # noqa: S608
+        sql = f"SELECT {_NODE}, {self._evaluation()} FROM nodes n {_join()} WHERE n.session_id = ? AND n.id = ?"  # noqa: S608
         with self._snapshot():
             rows = self._rows(sql, session_id, node_id)
             samples = self._rows(

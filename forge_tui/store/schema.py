@@ -225,8 +225,15 @@ def whole_call_tree(db: Any) -> None:
     db.execute("UPDATE meta SET schema_version = 2, written_by = ?", [__version__])
 
 
+def all_clocks(db: Any) -> None:
+    """Version 3: what a timing found beside its verdict."""
+    db.execute("ALTER TABLE evaluations ADD COLUMN timings TEXT NOT NULL DEFAULT ''")
+    db.execute("UPDATE meta SET schema_version = 3, written_by = ?", [__version__])
+
+
 migrations(name="0001_first_layout")(first_layout)
 migrations(name="0002_whole_call_tree")(whole_call_tree)
+migrations(name="0003_all_clocks")(all_clocks)
 
 
 def migrate(db: Any) -> None:

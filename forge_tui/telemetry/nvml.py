@@ -18,6 +18,7 @@ class Nvml:
         self.reason = ""
         self._handles: list[tuple[int, Any, dict[str, Any]]] = []
         self._ml: Any = None
+        self._looked: dict[int, int] = {}
         try:
             import pynvml
         except ImportError:
@@ -66,7 +67,25 @@ class Nvml:
             "sm_mhz": self._number(ml.nvmlDeviceGetClockInfo, handle, ml.NVML_CLOCK_SM),
             "memory_mhz": self._number(ml.nvmlDeviceGetClockInfo, handle, ml.NVML_CLOCK_MEM),
             "throttle": self._throttle(handle),
+            "processes": self._processes(handle),
         }
+
+    def _processes(self, handle: Any) -> dict[str, float] | None:
+        """Per cent of the multiprocessors by process id, since the last look; 0 for those that only hold a context."""
+        ml = self._ml
+        list_running = getattr(ml, "nvmlDeviceGetComputeRunningProcesses", None)
+        running = None if list_running is None else self._ask(list_running, handle)
+        if running is None:
+            return None
+        found = {str(process.pid): 0.0 for process in running}
+        key = id(handle)
+        # NVML raises where there was no load
+        list_load = getattr(ml, "nvmlDeviceGetProcessUtilization", None)
+        samples = () if list_load is None else self._ask(list_load, handle, self._looked.get(key, 0)) or ()
+        for sample in samples:
+            self._looked[key] = max(self._looked.get(key, 0), int(sample.timeStamp))
+            found[str(sample.pid)] = max(found.get(str(sample.pid), 0.0), float(sample.smUtil))
+        return found
 
     def _throttle(self, handle: Any) -> list[str] | None:
         name = "nvmlDeviceGetCurrentClocksEventReasons"

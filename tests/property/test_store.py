@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from forge_tui.core.paths import Workspace
 from forge_tui.core.records import DeployDecision, Deployment, Edge, Evaluation, LlmCall, Node, Verdict
+from forge_tui.core.timings import Noise, Ratio, SideTime, Timings
 from forge_tui.store import codec
 from forge_tui.store.reader import Reader
 from forge_tui.store.writer import Store
@@ -21,11 +22,16 @@ whole = st.integers(-(2**63), 2**63 - 1)
 maybe = st.none() | real
 resources = st.dictionaries(text, st.dictionaries(text, whole, max_size=2), max_size=2)
 
+ratios = st.builds(Ratio, speedup=real, low=real, high=real)
 evaluations = st.builds(
     Evaluation, verdict=st.sampled_from(Verdict), reason=text, compile_s=real, verify_s=real, timing_s=real,
     time_us=maybe, baseline_us=maybe, speedup=maybe, speedup_ci=st.none() | st.tuples(real, real), max_abs_error=maybe,
     error_vs_eager=maybe, samples=st.lists(st.tuples(real, real), max_size=5).map(tuple), sha256=text, log=text,
-    resources=resources,
+    resources=resources, timings=st.none() | st.builds(
+        Timings, decides=text, best=text, missing=st.dictionaries(text, text, max_size=2), second_clock=text,
+        vs_eager=ratios, vs_best=ratios, sides=st.lists(st.builds(SideTime, name=text, us=real), max_size=3).map(tuple),
+        noise=st.none() | st.builds(Noise, marks=st.lists(text, max_size=2).map(tuple), others=maybe),
+    ),
 )  # fmt: skip
 nodes = st.builds(
     Node, id=st.just(1), target_id=st.sampled_from([t.id for t in fixture.targets()]), parent=st.none(),

@@ -11,6 +11,7 @@ import store_fixture as fixture
 from forge_tui.cli import main, output
 from forge_tui.core.paths import Workspace
 from forge_tui.core.reports import RunReport
+from forge_tui.store.version import SCHEMA_VERSION
 from forge_tui.store.writer import Store
 
 
@@ -110,4 +111,4 @@ def test_newer_database_is_a_sentence(done, arguments, capsys):
     out, err = capsys.readouterr()
     assert out == ""
     assert err.count("\n") == 1
-    assert "was written by a newer Forge TUI (schema 7, this one knows 2): upgrade forge-tui" in err
+    assert f"was written by a newer Forge TUI (schema 7, this one knows {SCHEMA_VERSION}): upgrade forge-tui" in err

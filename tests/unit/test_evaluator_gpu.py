@@ -50,12 +50,17 @@ def source(kind: str, part: str = "") -> str:
     return text.replace("PART", part).replace("TYPE", kind)
 
 
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A workspace."""
+    return workspace(tmp_path_factory.mktemp("gpu"))
+
+
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def rooms(tmp_path_factory):
+async def rooms(place):
     """Device, compiler, and by factory target and evaluator."""
     from forge_tui.profiler.device import describe
 
-    place = workspace(tmp_path_factory.mktemp("gpu"))
     device = describe("cuda:0", ceilings=False)
     compiler = CommandCompiler(device, place.builds)
     found = {}
@@ -110,3 +115,24 @@ async def test_a_time_below_the_floor_is_not_believed(rooms):
     result = await evaluator.evaluate(impossible, await built(compiler, target, source("float")), 8)
     assert result.verdict is Verdict.REJECTED
     assert "Faster than the hardware allows" in result.reason
+
+
+async def test_all_clocks_and_baselines_of_a_winner(rooms, place):
+    """A winner has device and call time, both ratios, a second clock that agrees, and what compile would take."""
+    from forge_tui.profiler.device import describe
+
+    compiler, found = rooms
+    target, _ = found["build"]
+    other = WorkerEvaluator(spec("build"), describe("cuda:0", ceilings=False), place, threads=2, seed=3,
+                            log_dir=place.logs / "compiled", timeout_s=60.0, compile_baseline=True)  # fmt: skip
+    try:
+        result = await other.evaluate(target, await built(compiler, target, source("float")), 9)
+    finally:
+        await other.close()
+    assert result.verdict is Verdict.FASTER, result.reason
+    sides = {side.name: side for side in result.timings.sides}
+    assert set(sides) == {"candidate", "eager", "compile"}, result.timings.missing
+    assert all(side.call_us > 0 for side in sides.values())
+    assert sides["candidate"].device_us < sides["candidate"].call_us
+    assert result.timings.vs_best.speedup <= result.timings.vs_eager.speedup
+    assert result.timings.second_clock.startswith("wall time agrees with the events")

@@ -18,6 +18,7 @@ from forge_tui.core.errors import ExitCode, StoreError
 from forge_tui.core.paths import Workspace
 from forge_tui.store import filesystem
 from forge_tui.store.reader import Reader
+from forge_tui.store.version import SCHEMA_VERSION
 from forge_tui.store.writer import Store
 
 TESTS = Path(__file__).parents[1]
@@ -69,7 +70,7 @@ def test_newer_database_is_refused_untouched(workspace):
         with pytest.raises(StoreError) as caught:
             opening(workspace)
         assert str(caught.value) == (
-            "The workspace's database was written by a newer Forge TUI (schema 7, this one knows 2): "
+            f"The workspace's database was written by a newer Forge TUI (schema 7, this one knows {SCHEMA_VERSION}): "
             "upgrade forge-tui, or name another folder with --workspace."
         )
     assert workspace.database.read_bytes() == before

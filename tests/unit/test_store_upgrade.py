@@ -55,6 +55,28 @@ def test_version_one_is_read_without_being_changed(old):
     assert old.database.read_bytes() == before
 
 
+def test_evaluations_of_an_older_layout_are_read(old):
+    """A verdict from before all clocks were kept comes back, without them; a writer's upgrade keeps it."""
+    evaluation = fixture.faster(2.0, samples=())
+    node = fixture.node(1)
+    (target,) = [t for t in fixture.targets() if t.id == node.target_id]
+    columns = [name for name in codec.EVALUATION if name != "timings"]
+    row = dict(zip(codec.EVALUATION, codec.evaluation_row(evaluation), strict=True))
+    with contextlib.closing(sqlite3.connect(old.database)) as raw:
+        raw.execute("INSERT INTO targets VALUES ('old-1', ?, 0, 'n', 'module', 'q', 's', 1, 1, 1, 1, 1, ?)",
+                    [target.id, codec.dump(target)])  # fmt: skip
+        raw.execute(f"INSERT INTO nodes (session_id, {', '.join(codec.NODE)}, created_at) VALUES ('old-1', "
+                    f"{', '.join('?' for _ in codec.NODE)}, 1)", codec.node_row(node))  # fmt: skip
+        raw.execute(f"INSERT INTO evaluations (session_id, node_id, {', '.join(columns)}, at) VALUES ('old-1', 1, "
+                    f"{', '.join('?' for _ in columns)}, 1)", [row[name] for name in columns])  # fmt: skip
+        raw.commit()
+    with contextlib.closing(Reader.open(old)) as reader:
+        assert reader.node("old-1", 1).evaluation == evaluation
+        assert [n.evaluation for n in reader.nodes("old-1")] == [evaluation]
+        Store.open(old).close()
+        assert reader.node("old-1", 1).evaluation == evaluation
+
+
 def test_writer_upgrades_under_an_open_reader(old):
     """A writer adds the new columns; a reader that was open before goes on, and sees what is new."""
     with contextlib.closing(Reader.open(old)) as reader:

@@ -47,6 +47,10 @@ def fake_pynvml(count: int = 1, *, broken: tuple[str, ...] = (), init: str = "")
     answer("nvmlDeviceGetTemperature", lambda handle, kind: 45)
     answer("nvmlDeviceGetClockInfo", lambda handle, kind: 1980 if kind == 1 else 3201)
     answer("nvmlDeviceGetCurrentClocksEventReasons", 0x04 | 0x20)
+    answer("nvmlDeviceGetComputeRunningProcesses", [SimpleNamespace(pid=11), SimpleNamespace(pid=12)])
+    answer("nvmlDeviceGetProcessUtilization", lambda handle, since: [
+        SimpleNamespace(pid=12, timeStamp=since + 5, smUtil=40), SimpleNamespace(pid=12, timeStamp=since + 9, smUtil=30)
+    ])  # fmt: skip
     return module
 
 
@@ -62,6 +66,7 @@ def test_every_value_with_its_unit(monkeypatch: pytest.MonkeyPatch) -> None:
         "index": 1, "uuid": "GPU-1", "name": "NVIDIA H200", "util_percent": 97.0, "memory_used": 12 * 2**30,
         "memory_total": 141 * 2**30, "power_w": 350.5, "power_limit_w": 700.0, "temperature_c": 45.0,
         "sm_mhz": 1980.0, "memory_mhz": 3201.0, "throttle": ["power cap", "thermal slowdown"],
+        "processes": {"11": 0.0, "12": 40.0},
     }  # fmt: skip
     assert len(samples) == 2
 
@@ -75,6 +80,7 @@ def test_every_value_with_its_unit(monkeypatch: pytest.MonkeyPatch) -> None:
         ("nvmlDeviceGetClockInfo", {"sm_mhz", "memory_mhz"}),
         ("nvmlDeviceGetTemperature", {"temperature_c"}),
         ("nvmlDeviceGetCurrentClocksEventReasons", {"throttle"}),
+        ("nvmlDeviceGetComputeRunningProcesses", {"processes"}),
     ],
 )
 def test_what_is_not_supported_is_none(monkeypatch: pytest.MonkeyPatch, broken: str, missing: set[str]) -> None:
@@ -82,6 +88,26 @@ def test_what_is_not_supported_is_none(monkeypatch: pytest.MonkeyPatch, broken: 
     use(monkeypatch, fake_pynvml(broken=(broken,)))
     (sample,) = Nvml().sample()
     assert {key for key, value in sample.items() if value is None} == missing
+
+
+def test_load_of_processes_is_that_since_the_last_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NVML is asked from the newest sample on; where it has none, every process is idle."""
+    module: Any = fake_pynvml()
+    asked: list[int] = []
+
+    def load(_: Any, since: int) -> Any:
+        asked.append(since)
+        if since:
+            raise NVMLError("Not Found")
+        return [SimpleNamespace(pid=12, timeStamp=900, smUtil=40), SimpleNamespace(pid=13, timeStamp=700, smUtil=5)]
+
+    module.nvmlDeviceGetProcessUtilization = load
+    use(monkeypatch, module)
+    nvml = Nvml()
+    assert [nvml.sample()[0]["processes"] for _ in range(2)] == [
+        {"11": 0.0, "12": 40.0, "13": 5.0}, {"11": 0.0, "12": 0.0}
+    ]  # fmt: skip
+    assert asked == [0, 900]
 
 
 def test_an_old_driver_names_its_reasons_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from pathlib import Path
+
+import msgspec
 
 from forge_tui.cli import output
 from forge_tui.cli.commands.run import check_numbers, gibibytes, locate, read_start
@@ -13,6 +16,8 @@ from forge_tui.engine.check import check_kernel, parse_tunables, pick_target
 from forge_tui.engine.profiles import profile_cached
 from forge_tui.engine.rooms import WorkerRooms
 from forge_tui.models.spec import ModelRequest
+from forge_tui.report.build import ratios
+from forge_tui.report.clocks import timing_lines
 
 
 def check(
@@ -24,7 +29,7 @@ def check(
     spec, resolved, place = locate(model, device, request, workspace)
     options = RunOptions(model=spec, device=resolved, workspace=str(place.root), threads=threads, seed=seed,
                          capture_bytes=gibibytes(capture_gb))  # fmt: skip
-    rooms = WorkerRooms(options, place, "check")
+    rooms = WorkerRooms(options, place, "check", on_note=lambda text: print(text, file=sys.stderr))
     if print_header:
         return _print_header(rooms, options, target, as_json=as_json)
     if kernel is None:
@@ -61,6 +66,8 @@ def _as_document(target: Target, evaluation: Evaluation) -> dict[str, object]:
         "compile_s": evaluation.compile_s, "verify_s": evaluation.verify_s, "timing_s": evaluation.timing_s,
         "time_us": evaluation.time_us, "baseline_us": evaluation.baseline_us, "speedup": evaluation.speedup,
         "speedup_ci": evaluation.speedup_ci, "max_abs_error": evaluation.max_abs_error,
+        **{name: value for name, value in ratios(evaluation).items() if name != "timings"},
+        "timings": None if evaluation.timings is None else msgspec.to_builtins(evaluation.timings),
         "error_vs_eager": evaluation.error_vs_eager, "sha256": evaluation.sha256, "resources": evaluation.resources,
         "log": evaluation.log,
     }  # fmt: skip
@@ -76,6 +83,8 @@ def _as_text(target: Target, evaluation: Evaluation) -> str:
             f"  {evaluation.time_us:.1f} us against {evaluation.baseline_us:.1f} us in PyTorch: "
             f"{evaluation.speedup:.3f}x, 95% interval {interval[0]:.3f} to {interval[1]:.3f}"
         )
+    if evaluation.timings is not None:
+        lines += [f"  {line}" for line in timing_lines(evaluation.timings)]
     if evaluation.max_abs_error is not None:
         ratio = "" if evaluation.error_vs_eager is None else f", {evaluation.error_vs_eager:.2f} of PyTorch's own"
         lines.append(f"  largest error {evaluation.max_abs_error:.3g}{ratio}")
