@@ -222,11 +222,11 @@ async def test_a_model_that_cannot_be_built_is_a_fault_of_its_author(place, targ
 
 async def test_nothing_is_left_behind(place, target):
     """After closing there is no process and no folder of the evaluator."""
-    before = set(scratch_root().glob(f"forge-tui-{os.getuid()}-*"))
     other = WorkerEvaluator(spec(), CPU, place, threads=1, seed=0, log_dir=place.logs, timeout_s=5)
     await other.evaluate(target, kernel(place, target, RIGHT), 2)
     pids = (other._judge.pid, other._runner.pid)
-    (folder,) = set(scratch_root().glob(f"forge-tui-{os.getuid()}-*")) - before
+    folder = other._scratch.folder
+    assert folder.parent == scratch_root()
     assert [path.name for path in folder.iterdir()] == ["lock"]
     await other.close()
     assert not folder.exists()
