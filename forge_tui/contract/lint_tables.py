@@ -93,7 +93,8 @@ CUDA_PREFIXES: tuple[tuple[str, str], ...] = (
     ("cudaLaunch", _NO_LAUNCH), ("cudaStream", _NO_LAUNCH), ("cudaEvent", _NO_LAUNCH), ("cudaDevice", _NO_LAUNCH),
     ("cudaGraph", _NO_LAUNCH), ("cudaFunc", _NO_LAUNCH), ("cudaGet", _NO_LAUNCH), ("cudaSet", _NO_LAUNCH),
     ("cudaHost", _NO_LAUNCH), ("cudaOccupancy", _NO_LAUNCH), ("cudaPeek", _NO_LAUNCH), ("cudaTensorMap", _NO_LAUNCH),
-    ("get_sreg_clock", NO_CLOCK), ("get_sreg_globaltimer", NO_CLOCK), ("cudaCtx", _NO_LAUNCH), ("cublas", _NO_LAUNCH), ("cudnn", _NO_LAUNCH),
+    ("get_sreg_clock", NO_CLOCK), ("get_sreg_globaltimer", NO_CLOCK),
+    ("cudaCtx", _NO_LAUNCH), ("cublas", _NO_LAUNCH), ("cudnn", _NO_LAUNCH),
 )  # fmt: skip
 #: whole names that the prefixes above would catch but that are types and constants of device code
 CUDA_PREFIX_EXCEPTIONS = frozenset({"cudaStream_t", "cudaError_t"})

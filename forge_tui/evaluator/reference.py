@@ -27,7 +27,7 @@ _EPS64 = torch.finfo(torch.float64).eps
 _FEW = 64
 _DISTURBANCES = 4
 #: times the disturbance of inputs whose rows are constant
-_CONSTANT_ROWS = 4.0
+_CONSTANT_ROWS = 16.0
 
 
 @dataclass(slots=True)

@@ -18,8 +18,8 @@ WORST_FACTOR = 4.0
 MEAN_FACTOR = 2.0
 _EPS32 = torch.finfo(torch.float32).eps
 _EPS64 = torch.finfo(torch.float64).eps
-#: roundings of the output's dtype that are allowed at an element, and in the mean; reduced precision is a thousand away.
-#: A sum of equal terms, as in the softmax of small values, rounds the same way at every step, however it is ordered;
+#: roundings of the output's dtype that are allowed at an element, and in the mean; reduced precision is a thousand
+#: away. A sum of equal terms, as in the softmax of small values, rounds the same way at every step, however it is ordered;
 #: of float64 the reference is no more exact than a kernel
 _ROUNDINGS = {torch.float32: (16.0, 8.0), torch.float64: (64.0, 64.0)}
 _FEW = 64
@@ -86,10 +86,11 @@ def bound(expected: Tensor, eager: Tensor, disturbed: Tensor) -> Bound:
     rms = _rms(reference)
     eager_rms = _rms(eager_error)
     at_element, in_mean = _ROUNDINGS.get(dtype, _NARROW_ROUNDINGS)
+    # the mean of a few errors is no steadier than the errors
+    factor = MEAN_FACTOR if expected.numel() > _FEW else WORST_FACTOR
     return Bound(
         dtype=dtype, expected=expected, rtol=at_element * eps, atol=atol,
-        # the mean of a few errors is no steadier than the errors
-        rms_limit=(MEAN_FACTOR if expected.numel() > _FEW else WORST_FACTOR) * max(eager_rms, _rms(moved)) + in_mean * eps * rms,
+        rms_limit=factor * max(eager_rms, _rms(moved)) + in_mean * eps * rms,
         eager_max=float(eager_error.max()) if eager_error.numel() else 0.0, eager_rms=eager_rms,
         error_unit=0.5 * eps * rms, settled=None if bool(settled.all()) else settled,
         special=None if bool(settled.all()) else special,

@@ -22,7 +22,8 @@ import tempfile
 import time
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "exploits")]
+sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[1] / "exploits"))
 
 import collection
 import evaluator_support as support
@@ -150,7 +151,7 @@ def main() -> None:
     parser.add_argument("--budget", type=float, default=0.1)
     parser.add_argument("--device", default="cpu")
     chosen = parser.parse_args()
-    client._BUDGET_S["cpu"] = chosen.budget  # noqa: SLF001
+    client._BUDGET_S["cpu"] = chosen.budget
     torch.set_num_threads(2)
     sys.exit(asyncio.run(run(chosen)))
 
