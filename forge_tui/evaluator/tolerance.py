@@ -19,8 +19,8 @@ MEAN_FACTOR = 2.0
 _EPS32 = torch.finfo(torch.float32).eps
 _EPS64 = torch.finfo(torch.float64).eps
 #: roundings of the output's dtype that are allowed at an element, and in the mean; reduced precision is a thousand
-#: away. A sum of equal terms, as in the softmax of small values, rounds the same way at every step, however it is ordered;
-#: of float64 the reference is no more exact than a kernel
+#: away. A sum of equal terms, as in the softmax of small values, rounds the same way at every step, however it is
+#: ordered; of float64 the reference is no more exact than a kernel
 _ROUNDINGS = {torch.float32: (16.0, 8.0), torch.float64: (64.0, 64.0)}
 _FEW = 64
 _NARROW_ROUNDINGS = (1.0, 0.3)

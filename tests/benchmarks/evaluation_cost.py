@@ -2,8 +2,8 @@
 
     python tests/benchmarks/evaluation_cost.py [--device cuda:0] [--sustained] [--count 60] [TARGET ...]
 
-For a softmax, an RMSNorm, a group norm and a matmul (outputs of 32 MB on a GPU, of half a megabyte on a CPU) the kernels
-of `tests/benchmarks/kernels` go through compiler, judge and timer, and then the same source, in the same run, through
+For a softmax, an RMSNorm, a group norm and a matmul (outputs of 32 MB on a GPU, half a MB on a CPU) the kernels of
+`tests/benchmarks/kernels` go through compiler, judge and timer, and then the same source, in the same run, through
 `torch.utils.cpp_extension.load_inline` from an empty folder and 100 timed calls, which neither verifies anything nor
 compares with eager. What opening a target costs once is printed by itself. The promise on an H200: 15 times less.
 
@@ -26,9 +26,8 @@ from pathlib import Path
 
 import torch
 
-HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE))
-sys.path.insert(0, str(HERE.parent))
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import evaluator_support as support
 from load_inline import C_TYPES, wrapper
@@ -42,6 +41,7 @@ from forge_tui.launch.kernel import allocate_outputs
 from forge_tui.models import capture
 from forge_tui.models.load import load_model
 
+HERE = Path(__file__).parent
 MODEL = HERE.parent / "fixtures" / "models_eval" / "costly.py"
 TARGETS = ("softmax", "rms_norm", "group_norm", "matmul")
 #: as in the wrapper of CUDA kernels, on the CPU
