@@ -30,16 +30,17 @@ CPU = Device(
 FLAGS = ("-O1", "-std=c++17", "-march=native", "-fopenmp", "-fPIC", "-fvisibility=hidden", "-w")
 
 
-def spec(factory: str = "build") -> ModelSpec:
+def spec(factory: str = "build", model: Path = MODEL) -> ModelSpec:
     """The model file of these tests."""
-    return parse_model(f"{MODEL}:{factory}")
+    return parse_model(f"{model}:{factory}")
 
 
 def make_target(
-    workspace: Workspace, path: str, factory: str = "build", calls: int = 2, device: str = "cpu", **changes: object
-) -> Target:
+    workspace: Workspace, path: str, factory: str = "build", calls: int = 2, device: str = "cpu", model: Path = MODEL,
+    **changes: object,
+) -> Target:  # fmt: skip
     """A module of the model as a target, with inputs of some calls captured."""
-    loaded = load_model(spec(factory), device)
+    loaded = load_model(spec(factory, model), device)
     module = loaded.module.get_submodule(path)
     seen: list[tuple] = []
     handle = module.register_forward_hook(lambda _, args, out: seen.append((args, out)))
@@ -99,10 +100,13 @@ def prepare(target: Target, shared: Path) -> None:
         subprocess.run(["g++", *FLAGS, "-x", "c++-header", "first.h", "-o", "first.h.gch"], cwd=shared, check=True)
 
 
-def evaluator(workspace: Workspace, factory: str = "build", timeout_s: float = 20.0) -> WorkerEvaluator:
+def evaluator(
+    workspace: Workspace, factory: str = "build", timeout_s: float = 20.0, model: Path = MODEL
+) -> WorkerEvaluator:
     """An evaluator on the CPU."""
     return WorkerEvaluator(
-        spec(factory), CPU, workspace, threads=2, seed=3, log_dir=workspace.logs, timeout_s=timeout_s, patience_s=0.0,
+        spec(factory, model), CPU, workspace, threads=2, seed=3, log_dir=workspace.logs, timeout_s=timeout_s,
+        patience_s=0.0,
     )  # fmt: skip
 
 

@@ -30,6 +30,7 @@ _SPECIFIERS_WITH_PARENS = word_set(
 )
 _TYPE_WORD = re.compile(r"(?!(?:return|else|do|case|goto|throw)$)[^\W\d]\w*|\*|&|::")
 _BEFORE_DECLARATION = frozenset(";{})]>,([:")
+_CLOCK_REGISTER = re.compile(r"%(?:clock|globaltimer|pm\d)\w*")
 _NO_STATE = "a kernel keeps no state between calls, so declare it `const` or `constexpr`, or put it into the workspace"
 
 #: tokens looked at around a specifier; what is longer is left to the inspection of the built file
@@ -104,12 +105,25 @@ def _check_tokens(tokens: tuple[Token, ...], language: Language) -> None:
         if token.directive in includes:
             continue  # checked as a whole line
         if token.kind == "string":
+            _check_registers(tokens, at)
             if re.search(r"\.\s*(incbin|include)\b", token.text):
                 raise _refuse(token.line, "`.incbin` or `.include` in assembly", "a source reads no other files")
         elif token.kind == "punct":
             _check_punct(token, language)
         elif token.kind == "name":
             _check_name(token, tokens, at, names, language)
+
+
+def _check_registers(tokens: tuple[Token, ...], at: int) -> None:
+    """Refuse assembly that reads a clock, in strings written in parts too."""
+    whole = ""
+    for token in tokens[at : at + _MAX_DECLARATION]:
+        if token.kind != "string":
+            break
+        whole += token.text.strip('"')
+    found = _CLOCK_REGISTER.search(whole)
+    if found:
+        raise _refuse(tokens[at].line, f"the register `{found[0].lstrip('%')}`", tables.NO_CLOCK)
 
 
 def _check_punct(token: Token, language: Language) -> None:

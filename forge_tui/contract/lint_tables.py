@@ -35,7 +35,7 @@ _NO_FILES = "a kernel reads and writes no files"
 _NO_THREADS = "use OpenMP for parallelism; a kernel starts no threads of its own"
 _NO_MEMORY = "a kernel allocates nothing; ask for a `//@workspace`"
 _NO_TEXT = "a kernel prints nothing"
-_NO_CLOCK = "a kernel does not read clocks or random numbers"
+NO_CLOCK = "a kernel does not read clocks or random numbers"
 _NO_MODE = "a kernel does not change the mode of the floating-point unit"
 _NO_OMP = "a kernel does not change OpenMP's settings"
 _NO_LAUNCH = "launches are written as `//@launch` directives; a kernel source has no host side"
@@ -55,6 +55,7 @@ CUDA_NAMES: dict[str, str] = {
     **_words("__managed__", _NO_STATE),
     **_words("const_cast", "what is constant stays constant"),
     **_words("printf vprintf fprintf puts putchar", _NO_TEXT),
+    **_words("clock clock64 __clock __clock64 globaltimer __globaltimer chrono", NO_CLOCK),
     **_words("malloc calloc realloc free alloca __nv_aligned_device_malloc new delete", _NO_MEMORY),
 }
 CPP_NAMES: dict[str, str] = {
@@ -77,7 +78,7 @@ CPP_NAMES: dict[str, str] = {
     **_words("omp_get_wtime omp_get_wtick clock clock_gettime gettimeofday time chrono __rdtsc __rdtscp _rdtsc "
              "__builtin_ia32_rdtsc __builtin_ia32_rdtscp _rdpmc __rdpmc __builtin_ia32_rdpmc "
              "__builtin_readcyclecounter rand srand random drand48 rand_r random_device mt19937 getrandom "
-             "_rdrand16_step _rdrand32_step _rdrand64_step _rdseed16_step _rdseed32_step _rdseed64_step", _NO_CLOCK),
+             "_rdrand16_step _rdrand32_step _rdrand64_step _rdseed16_step _rdseed32_step _rdseed64_step", NO_CLOCK),
     **_words("_mm_setcsr _MM_SET_FLUSH_ZERO_MODE _MM_SET_DENORMALS_ZERO_MODE _MM_SET_ROUNDING_MODE "
              "_MM_SET_EXCEPTION_MASK _MM_SET_EXCEPTION_STATE __builtin_ia32_ldmxcsr fesetround fesetenv feupdateenv "
              "feenableexcept", _NO_MODE),
@@ -92,6 +93,7 @@ CUDA_PREFIXES: tuple[tuple[str, str], ...] = (
     ("cudaLaunch", _NO_LAUNCH), ("cudaStream", _NO_LAUNCH), ("cudaEvent", _NO_LAUNCH), ("cudaDevice", _NO_LAUNCH),
     ("cudaGraph", _NO_LAUNCH), ("cudaFunc", _NO_LAUNCH), ("cudaGet", _NO_LAUNCH), ("cudaSet", _NO_LAUNCH),
     ("cudaHost", _NO_LAUNCH), ("cudaOccupancy", _NO_LAUNCH), ("cudaPeek", _NO_LAUNCH), ("cudaTensorMap", _NO_LAUNCH),
+    ("get_sreg_clock", NO_CLOCK), ("get_sreg_globaltimer", NO_CLOCK),
     ("cudaCtx", _NO_LAUNCH), ("cublas", _NO_LAUNCH), ("cudnn", _NO_LAUNCH),
 )  # fmt: skip
 #: whole names that the prefixes above would catch but that are types and constants of device code

@@ -26,7 +26,7 @@ from forge_tui.evaluator.lease import lease
 from forge_tui.evaluator.rounds import NotQuiet, Rounds
 from forge_tui.evaluator.sandbox import FORGED
 from forge_tui.evaluator.scratch import Scratch
-from forge_tui.evaluator.sets import ADVERSARIAL, EXTRA_RUNS, InputSet, Kind, draw, fresh, standard
+from forge_tui.evaluator.sets import ADVERSARIAL, EXTRA_RUNS, InputSet, Kind, draw, fresh, patched, standard
 from forge_tui.evaluator.watch import watch_for
 from forge_tui.processes.child import WorkerProcess
 
@@ -236,7 +236,7 @@ class WorkerEvaluator:
         usual = [s for s in standard(opened.calls, self._seed) if s.kind in opened.kinds]
         own = [s for s in fresh(opened.calls, seed) if s.kind in opened.kinds]
         # what is simply wrong is best told on ordinary inputs, so the odd ones come last
-        sets = sorted([*usual, *own], key=lambda s: (s.kind in ADVERSARIAL, s.kind is not Kind.CAPTURED))
+        sets = sorted([*usual, *patched(own, seed)], key=lambda s: (s.kind in ADVERSARIAL, s.kind is not Kind.CAPTURED))
         keep = [i for i, which in enumerate(sets) if which in usual]
         limit_s = self._limit_s(target, opened, len(sets) + EXTRA_RUNS, len(sets) + EXTRA_RUNS)
         with self._file("verify") as path:

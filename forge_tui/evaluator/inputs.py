@@ -20,6 +20,8 @@ from forge_tui.models.strided import clone_strided, from_flat, overlaps_itself, 
 #: additive masks use -inf, the dtype's lowest value or a large negative number
 _MASK_BELOW = -9.0e3
 _JITTER = 0.1
+#: how often the tensor to be patched is drawn by size, else each is as likely
+_BY_SIZE = 0.6
 
 
 def generate(captured: Sequence[Tensor], signature: Signature, which: InputSet) -> list[Tensor]:
@@ -38,18 +40,19 @@ def generate(captured: Sequence[Tensor], signature: Signature, which: InputSet) 
 
 
 def patch(tensors: Sequence[Tensor], seed: int) -> None:
-    """Change one element of every floating tensor in place, exactly the same in every process; seed 0 changes none.
+    """Change one element of one floating tensor in place, exactly the same in every process; seed 0 changes none.
 
-    A kernel that keeps results by address, or by the few values it looks at, is wrong afterwards.
+    A kernel that keeps results by address, or by the few values it looks at, is wrong afterwards. The other tensors
+    stay as they are, so that one that looks at all of the weights but at half of the rest finds what it knows.
     """
-    if not seed:
+    floating = [t for t in tensors if t.is_floating_point() and t.numel() > 1]
+    if not seed or not floating:
         return
     rng = random.Random(seed)  # noqa: S311 - to be repeated, not to be secret
-    for tensor in tensors:
-        if not tensor.is_floating_point() or tensor.numel() < 2:
-            continue
-        to, source = (_index(rng.randrange(tensor.numel()), tensor.shape) for _ in range(2))
-        tensor[to] = tensor[source] * 0.75
+    by_size = rng.random() < _BY_SIZE
+    tensor = rng.choices(floating, [t.numel() if by_size else 1 for t in floating])[0]
+    to, source = (_index(rng.randrange(tensor.numel()), tensor.shape) for _ in range(2))
+    tensor[to] = tensor[source] * 0.75
 
 
 def _index(position: int, shape: Sequence[int]) -> tuple[int, ...]:

@@ -22,6 +22,7 @@ from torch import Tensor
 from forge_tui.core.errors import EnvironmentFault
 from forge_tui.core.records import Built, Device, LaunchPlan, Signature, Verdict
 from forge_tui.evaluator import compiled, costs, sandbox, second_clock, stats, timing
+from forge_tui.evaluator.afterwards import Afterwards
 from forge_tui.evaluator.exchange import OutputFile, slot_bytes
 from forge_tui.evaluator.inputs import patch
 from forge_tui.evaluator.opened import OpenTarget, Targets
@@ -190,11 +191,15 @@ class Runner:
             cpu = self._where.type == "cpu"
             if cpu:
                 sandbox.limit(self._threads, _working_bytes(opened, built))
+                before = Afterwards()
             kernel = load_kernel(built, opened.signature, str(self._where))
             if cpu:
                 sandbox.lock_down()
             try:
-                return stage(kernel)
+                reply = stage(kernel)
+                if cpu:
+                    before.check()
+                return reply
             finally:
                 if not cpu:
                     _close(kernel)

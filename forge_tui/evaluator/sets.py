@@ -11,6 +11,8 @@ from forge_tui.core.records import Record
 MOST_CALLS = 4
 #: runs of the first set beyond the first: other poison, other pointers, twice more for races
 EXTRA_RUNS = 4
+#: runs on the inputs of the run before but for one element: for kernels that look whether anything changed
+_PATCHED = 4
 
 
 class Kind(StrEnum):
@@ -82,3 +84,12 @@ def fresh(calls: int, seed: int) -> list[InputSet]:
         InputSet(kind=kind, call=index % max(calls, 1), seed=draw(seed, "evaluation", index))
         for index, kind in enumerate((Kind.FRESH, Kind.NORMAL, Kind.FRESH))
     ]
+
+
+def patched(sets: list[InputSet], seed: int) -> list[InputSet]:
+    """The sets with the first followed by copies of it in which one element differs."""
+    copies = [
+        InputSet(kind=sets[0].kind, call=sets[0].call, seed=sets[0].seed, patch=draw(seed, "patch", i) or 1)
+        for i in range(_PATCHED)
+    ]
+    return [sets[0], *copies, *sets[1:]]

@@ -12,7 +12,7 @@ from evaluator_support import same
 
 from forge_tui.core.records import KernelInput, Signature, TensorSpec
 from forge_tui.evaluator.inputs import generate, is_mask, patch
-from forge_tui.evaluator.sets import ADVERSARIAL, InputSet, Kind, draw, fresh, standard
+from forge_tui.evaluator.sets import ADVERSARIAL, InputSet, Kind, draw, fresh, patched, standard
 
 
 def signature(*tensors: torch.Tensor, source: str = "arg") -> Signature:
@@ -160,17 +160,25 @@ def test_sets_do_not_depend_on_the_process(threads, tmp_path):
         assert same(generate(captured, signature(*captured), InputSet(kind=kind, seed=9, patch=4)), other), kind
 
 
-def test_a_patch_changes_one_element_of_each_floating_tensor():
-    """Repeated with the same seed it is the same; integers and single values stay."""
+def test_a_patch_changes_one_element_of_one_floating_tensor():
+    """Repeated with the same seed it is the same; integers and single values stay; every other tensor has its turn."""
     tensors = [torch.randn(6, 7), torch.arange(5), torch.tensor(1.5), torch.randn(9).to(torch.float16)]
+    counts = [0, 0, 0, 0]
+    for seed in range(1, 60):
+        copies = [t.clone() for t in tensors]
+        again = [t.clone() for t in tensors]
+        patch(copies, seed)
+        patch(again, seed)
+        assert same(copies, again)
+        changed = [int((a != b).sum()) for a, b in zip(tensors, copies, strict=True)]
+        assert sum(changed) <= 1  # 0 where an element was already the other's
+        counts = [a + b for a, b in zip(counts, changed, strict=True)]
+    assert counts[0] > 15
+    assert counts[3] > 5
+    assert counts[1] == counts[2] == 0
     copies = [t.clone() for t in tensors]
-    again = [t.clone() for t in tensors]
-    patch(copies, 77)
-    patch(again, 77)
-    assert same(copies, again)
-    assert [int((a != b).sum()) for a, b in zip(tensors, copies, strict=True)] == [1, 0, 0, 1]
-    patch(again, 0)
-    assert same(copies, again)
+    patch(copies, 0)
+    assert same(copies, tensors)
 
 
 def test_names_of_sets():
@@ -180,3 +188,14 @@ def test_names_of_sets():
     assert {s.key for s in fresh(2, 1)}.isdisjoint(s.key for s in fresh(2, 2))
     assert len({draw(1, i) for i in range(100)}) == 100
     assert all(0 < draw(i) < 2**62 for i in range(100))
+
+
+def test_patched_copies_follow_their_set():
+    """The first set comes again with one element changed at a time, right behind itself, the others as they were."""
+    own = fresh(2, 1)
+    found = patched(own, 9)
+    assert [found[0], *found[-2:]] == own
+    copies = found[1:-2]
+    assert len(copies) >= 2
+    assert len({s.patch for s in copies}) == len(copies)
+    assert all((s.kind, s.seed, s.call) == (own[0].kind, own[0].seed, own[0].call) and s.patch for s in copies)
