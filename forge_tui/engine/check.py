@@ -10,8 +10,8 @@ from forge_tui.core.profiles import Profile
 from forge_tui.core.records import Evaluation, RunOptions, Target, Verdict
 from forge_tui.engine.pipeline import Pipeline
 from forge_tui.engine.profiles import profile_cached
-from forge_tui.engine.quiet import Quiet
 from forge_tui.engine.rooms import Rooms
+from forge_tui.processes.quiet import Quiet
 
 
 def pick_target(profile: Profile, name: str | None) -> Target:
@@ -39,13 +39,14 @@ async def check_kernel(
     rooms.check_tools()
     profile = await profile_cached(rooms, options, workspace)
     target = pick_target(profile, target_name)
-    evaluator = rooms.evaluator(profile.device)
+    quiet = Quiet(exclusive=profile.device.kind == "cpu")
+    evaluator = rooms.evaluator(profile.device, quiet)
     try:
         usable = await evaluator.open(target)
         if not usable.usable:
             reason = f"{target.name} cannot be verified: {usable.reason}"
             return target, Evaluation(verdict=Verdict.INFRA, reason=reason)
-        pipeline = Pipeline(rooms.compiler(profile.device), evaluator, Quiet(exclusive=profile.device.kind == "cpu"))
+        pipeline = Pipeline(rooms.compiler(profile.device), evaluator, quiet, profile.device)
         return target, await pipeline.run(target, 1, source, tunables, options.seed)
     finally:
         await evaluator.close()

@@ -16,6 +16,7 @@ from forge_tui.core.ports import TargetCheck
 from forge_tui.core.profiles import Profile, WhatIf
 from forge_tui.core.records import (
     Built,
+    Confirmation,
     DeployDecision,
     Deployment,
     Device,
@@ -51,6 +52,7 @@ class FakeRooms:
         self.sources = {}
         self.evaluated = Counter()
         self.winners = []
+        self.confirmed = []
         self.on_evaluate = behaviour.get("on_evaluate", lambda count: None)
 
     def check_tools(self):
@@ -85,8 +87,16 @@ class FakeRooms:
         self.sources[sha256] = (source, tunables)
         return Built(path="", sha256=sha256, language="cpp", plan=LaunchPlan(), compile_s=0.0)
 
-    def evaluator(self, device):
+    def evaluator(self, device, quiet):
         return self
+
+    def confirmer(self, device):
+        return self
+
+    async def confirm(self, target, built, node, seed):
+        self.asked["confirm"] += 1
+        self.confirmed.append((node.id, built.sha256, seed))
+        return self.behaviour.get("confirm", lambda node: Confirmation(verdict=Verdict.FASTER))(node)
 
     async def open(self, target):
         self.asked["open"] += 1
