@@ -91,5 +91,12 @@ class Confirmer(Protocol):
         A fault of ours is `Verdict.INFRA`.
         """
 
+    async def counters(self, target: Target, built: Built) -> str:
+        """Hardware counters of a file on captured inputs, in at most 15 lines.
+
+        Raises:
+            EnvironmentFault: they cannot be read here.
+        """
+
     async def close(self) -> None:
         """End the worker processes."""

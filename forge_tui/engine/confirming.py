@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from forge_tui.core.errors import EnvironmentFault
 from forge_tui.core.ports import Compiler, Confirmer
 from forge_tui.core.records import Built, Confirmation, Node, Target, Verdict, Winner
 from forge_tui.store.reader import Reader
@@ -41,7 +42,7 @@ async def winners(
             if confirmation is None or confirmation.sha256 != built.sha256:
                 tries += 1
                 log("info", f"Node {node.id} of {target.name} is verified and timed once more, in fresh processes.")
-                confirmation = await _confirm(confirmer, target, built, node, seed)
+                confirmation = await confirm(confirmer, target, built, node, seed)
                 if confirmation.verdict is not Verdict.INFRA:
                     store.confirm(session, node.id, confirmation)
             if confirmation.passed:
@@ -54,7 +55,8 @@ async def winners(
     return found
 
 
-async def _confirm(confirmer: Confirmer, target: Target, built: Built, node: Node, seed: int) -> Confirmation:
+async def confirm(confirmer: Confirmer, target: Target, built: Built, node: Node, seed: int) -> Confirmation:
+    """Confirm one file; a failure of ours is tried again."""
     for attempt in range(_INFRA_TRIES):
         # another seed than any evaluation's, and the same in every engine
         drawn = (seed * 1_000_003 + node.id * 101 + 50 + attempt) % 2**31
@@ -62,6 +64,23 @@ async def _confirm(confirmer: Confirmer, target: Target, built: Built, node: Nod
         if found.verdict is not Verdict.INFRA:
             break
     return found
+
+
+async def counters(
+    reader: Reader, session: str, node_id: int, targets: Iterable[Target], compiler: Compiler, confirmer: Confirmer
+) -> str:
+    """Hardware counters of a node of a session, in at most 15 lines for a prompt.
+
+    Raises:
+        EnvironmentFault: its file cannot be built, or counters cannot be read here.
+        UsageError: there is no such node.
+    """
+    node = reader.node(session, node_id)
+    target = next(t for t in targets if t.id == node.target_id)
+    built = await compiler.build(target, node.source, node.tunables)
+    if not isinstance(built, Built):
+        raise EnvironmentFault(f"Node {node_id} does not compile: {built.reason}")
+    return await confirmer.counters(target, built)
 
 
 def _is_faster(node: Node) -> bool:

@@ -12,9 +12,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from forge_tui.core.errors import ForgeError
+from forge_tui.core.errors import EnvironmentFault, ForgeError
 from forge_tui.core.paths import scratch_root
 from forge_tui.core.records import ITEMSIZE, Built, Confirmation, Device, Evaluation, Node, Target, Verdict
+from forge_tui.evaluator import ncu
 from forge_tui.evaluator.client import WorkerEvaluator
 from forge_tui.evaluator.cpu_sanitizer import CpuSanitizer
 from forge_tui.evaluator.job import Job
@@ -77,6 +78,24 @@ class WinnerConfirmer:
                 )
             async with lease(self._device, _LEASE_S):
                 return await self._sanitizer.run(job, node.source, folder)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    async def counters(self, target: Target, built: Built) -> str:
+        """Hardware counters of a file on captured inputs, in at most 15 lines.
+
+        Raises:
+            EnvironmentFault: there is no ncu, or counters may not be read here.
+            ForgeError, OSError: the inputs cannot be written.
+        """
+        if self._device.kind != "cuda":
+            raise EnvironmentFault("Hardware counters are read of CUDA kernels only.", "Name --device cuda:0.")
+        folder = Path(tempfile.mkdtemp(prefix="forge-ncu-", dir=scratch_root()))
+        try:
+            sets = [InputSet(kind=Kind.CAPTURED)]
+            job = await make_job(self._evaluator, self._device, target, built, sets, folder)
+            async with lease(self._device, _LEASE_S):
+                return ncu.summary(await ncu.measure(job, folder))
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 

@@ -78,7 +78,7 @@ def sentence(stderr: str, stdout: str) -> str:
     """The first finding in words; empty where there is none. `stdout` names the buffers and their addresses."""
     wrong = _UBSAN.search(stderr)
     if wrong:
-        said = re.sub(r"\b0x[0-9a-f]+", "an address", wrong[2])
+        said = re.sub(r" 0x[0-9a-f]+", "", wrong[2])
         return f"UndefinedBehaviorSanitizer: line {wrong[1]}: {said}."
     kind = _ASAN.search(stderr)
     if not kind:

@@ -74,8 +74,11 @@ def _target(target: TargetResult) -> list[str]:
     row = f"{name:<{_NAME}} {100 * target.share:>5.1f}% {before:>9} {best:>9} {times(target.speedup):>7} "
     row += f"{interval(target.speedup_ci):>11} {target.evaluations:>5} {'yes' if target.deployed else 'no':>3}"
     lines = [row]
-    if target.why_not:
-        lines += textwrap.wrap(one_line(target.why_not), WIDTH, initial_indent="    ", subsequent_indent="    ")
+    notes = [target.why_not] if target.why_not else []
+    if target.unsanitised:
+        notes.append(f"Unsanitised: {target.unsanitised}")
+    for note in notes:
+        lines += textwrap.wrap(one_line(note), WIDTH, initial_indent="    ", subsequent_indent="    ")
     return lines
 
 
