@@ -73,7 +73,7 @@ class WorkerEvaluator:
         self, spec: ModelSpec, device: Device, workspace: Workspace, *, threads: int, seed: int, log_dir: Path,
         timeout_s: float, quiet: Quiet | None = None, draws: int | None = None,
     ) -> None:  # fmt: skip
-        """`quiet` keeps compilers off the timing; `draws` seeds inputs where `seed`, which is the model's, should not."""
+        """`quiet` keeps compilers off the timing; `draws` seeds inputs where `seed`, the model's, should not."""
         self._spec = msgspec.to_builtins(spec)
         self._device = device
         self._seed = seed if draws is None else draws

@@ -24,8 +24,8 @@ _STALL = "smsp__average_warps_issue_stalled_"
 _STALL_ENDS = ("_per_issue_active.ratio", "_per_issue_active")
 _STALLS = (
     "long_scoreboard", "short_scoreboard", "barrier", "mio_throttle", "lg_throttle", "tex_throttle",
-    "math_pipe_throttle", "wait", "not_selected", "no_instruction", "membar", "branch_resolving", "dispatch_stall", "drain", "imc_miss",
-    "sleeping",
+    "math_pipe_throttle", "wait", "not_selected", "no_instruction", "membar", "branch_resolving", "dispatch_stall",
+    "drain", "imc_miss", "sleeping",
 )  # fmt: skip
 _STALL_WORDS = {
     "long_scoreboard": "global or local memory", "short_scoreboard": "shared memory or special functions",

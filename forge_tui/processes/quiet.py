@@ -18,7 +18,8 @@ class Quiet:
         self._changed = asyncio.Condition()
         self._working = 0
         self._timing = False
-        self._waiting = 0
+        self._waiting: list[object] = []
+        """Timings, in the order in which they came."""
 
     @asynccontextmanager
     async def compiling(self) -> AsyncIterator[None]:
@@ -46,12 +47,15 @@ class Quiet:
     async def timing(self) -> AsyncIterator[None]:
         """Hold while a candidate is timed; waits for what runs."""
         async with self._changed:
-            self._waiting += 1
+            ticket = object()
+            self._waiting.append(ticket)
             try:
-                await self._changed.wait_for(lambda: not self._timing and not self._working)
+                await self._changed.wait_for(
+                    lambda: not self._timing and not self._working and self._waiting[0] is ticket
+                )
                 self._timing = True
             finally:
-                self._waiting -= 1
+                self._waiting.remove(ticket)
                 self._changed.notify_all()
         try:
             yield

@@ -171,7 +171,7 @@ def _kernel(target: TargetResult, node: Node) -> list[str]:
     if evaluation.sha256:
         facts.append(f"Built file: sha256 `{evaluation.sha256}`.")
     facts += [_text(_sentence(line)) for line in confirmation_lines(evaluation.confirmation)]
-    facts += [_text(_sentence(line)) for line in resource_lines(evaluation.resources)]
+    facts += [_text(_sentence(f"resources of {line}")) for line in resource_lines(evaluation.resources)]
     # a fence must be longer than any that the source may hold
     longest = max((len(run) for run in re.findall(r"`+", node.source)), default=0)
     fence = "`" * max(3, longest + 1)

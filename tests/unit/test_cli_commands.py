@@ -110,4 +110,4 @@ def test_newer_database_is_a_sentence(done, arguments, capsys):
     out, err = capsys.readouterr()
     assert out == ""
     assert err.count("\n") == 1
-    assert "was written by a newer Forge TUI (schema 7, this one knows 2): upgrade forge-tui" in err
+    assert "was written by a newer Forge TUI (schema 7, this one knows 3): upgrade forge-tui" in err

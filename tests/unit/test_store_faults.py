@@ -69,7 +69,7 @@ def test_newer_database_is_refused_untouched(workspace):
         with pytest.raises(StoreError) as caught:
             opening(workspace)
         assert str(caught.value) == (
-            "The workspace's database was written by a newer Forge TUI (schema 7, this one knows 2): "
+            "The workspace's database was written by a newer Forge TUI (schema 7, this one knows 3): "
             "upgrade forge-tui, or name another folder with --workspace."
         )
     assert workspace.database.read_bytes() == before
