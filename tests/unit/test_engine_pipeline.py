@@ -68,7 +68,7 @@ def start(pipeline: Pipeline, *sources: str) -> list[asyncio.Task[Evaluation]]:
 
 
 async def test_the_next_candidates_compile_while_one_is_verified():
-    """On the CPU three of four cores compile beside a verification; a timing waits for them and keeps later ones out."""
+    """On the CPU three of four cores compile beside a verification; a timing waits for them and keeps others out."""
     rooms, pipeline = made(CPU)
     tasks = start(pipeline, "a", "b", "c", "d", "e")
     await settle()
