@@ -98,8 +98,8 @@ def node(text: str) -> Node:
 #: what each tool must find; the kernel itself is right
 FAULTS = {
     "memcheck": ("if (!row) *(volatile TYPE*)(out0 + n * 50) = TYPE(1.0f);", "memcheck.*out0"),
-    "racecheck": ("__shared__ volatile float s[64]; s[threadIdx.x] = sum; "
-                  "if (s[threadIdx.x ^ 33] == 1.5f) out0[row * n] = TYPE(0.0f);", "race in shared memory"),
+    "racecheck": (("__shared__ volatile float s[64]; s[threadIdx.x] = sum; "
+                  "if (s[threadIdx.x ^ 33] == 1.5f) out0[row * n] = TYPE(0.0f);"), "race in shared memory"),
     "initcheck": ("if (out0[row * n] == TYPE(1.5f)) return;", "uninitialized global memory read"),
 }
 
