@@ -237,6 +237,9 @@ def check(
         "--tune", metavar="NAME=INTEGER", help="Value of a //@tune macro; may be repeated")] = None,
     print_header: Annotated[bool, typer.Option(
         "--print-header", help="Print forge_target.h and an empty kernel to start from")] = False,
+    confirm: Annotated[bool, typer.Option(
+        help="Confirm a faster kernel in fresh processes and under a sanitizer, as a winner")] = True,
+    ncu: Annotated[bool, typer.Option("--ncu", help="Read a right CUDA kernel's hardware counters")] = False,
     as_json: Json = False,
 ) -> Call:  # fmt: skip
     """Evaluate one kernel file on one target as the search would."""
@@ -252,6 +255,7 @@ def check(
         return command.check(
             model=model, kernel=kernel, target=target, device=device, workspace=workspace, threads=threads, seed=seed,
             request=request, capture_gb=capture_gb, tune=tune or [], print_header=print_header, as_json=as_json,
+            confirm=confirm, ncu=ncu,
         )  # fmt: skip
 
     return call

@@ -40,11 +40,18 @@ class Machine(Record, frozen=True, kw_only=True):
     nvcc_error: str = ""
     nvrtc: str = ""
     nvrtc_error: str = ""
+    sanitizer: str = ""
+    """Path of compute-sanitizer where it works on the GPU, else the reason in `sanitizer_error`."""
+    sanitizer_error: str = ""
+    cpu_sanitizer_error: str = ""
+    """Why CPU kernels cannot be run under AddressSanitizer; empty where they can, or where there is no g++."""
+    ncu: str = ""
+    ncu_error: str = ""
 
 
 def checks(machine: Machine) -> list[Check]:
     """Every finding about PyTorch, driver and compilers."""
-    found = [_torch(machine), _gpus(machine), *_compilers(machine)]
+    found = [_torch(machine), _gpus(machine), *_compilers(machine), *_tools(machine)]
     return found + (_versions(machine) if machine.gpus else [])
 
 
@@ -81,6 +88,27 @@ def _compilers(m: Machine) -> list[Check]:
     if cuda and not m.nvcc and not m.nvrtc:
         nvcc = Check(name="nvcc", status="fail", text=_what(m.nvcc_error), fix=_todo(m.nvcc_error))
     return [gxx, nvcc, nvrtc]
+
+
+def _tools(m: Machine) -> list[Check]:
+    """What winners are run under before they count, and what reads counters; neither is needed."""
+    found: list[Check] = []
+    if m.device.startswith("cuda"):
+        found.append(
+            Check(name="compute-sanitizer", status="ok", text=f"{m.sanitizer} works on this GPU.") if m.sanitizer
+            else Check(name="compute-sanitizer", status="note", text=f"Winners stay unsanitised. {m.sanitizer_error}")
+        )  # fmt: skip
+        found.append(
+            Check(name="ncu", status="ok", text=f"{m.ncu} reads this GPU's counters.") if m.ncu
+            else Check(name="ncu", status="note", text=f"check --ncu cannot be used. {m.ncu_error}")
+        )  # fmt: skip
+    elif m.gxx:
+        found.append(
+            Check(name="AddressSanitizer", status="note", text=f"Winners stay unsanitised. {m.cpu_sanitizer_error}")
+            if m.cpu_sanitizer_error
+            else Check(name="AddressSanitizer", status="ok", text="Works with this g++.")
+        )  # fmt: skip
+    return found
 
 
 def _versions(m: Machine) -> list[Check]:

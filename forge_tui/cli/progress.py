@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from forge_tui.core.events import Kind
-from forge_tui.core.records import Event
+from forge_tui.core.records import Event, Verdict
 from forge_tui.store.reader import Reader
 
 
@@ -43,6 +43,11 @@ class ProgressLines:
                 return f"target    {data['name']}: {data['eager_us']:.1f} us in PyTorch" if data["eager_us"] else ""
             case Kind.NODE_EVALUATED:
                 return self._evaluation(data)
+            case Kind.NODE_CONFIRMED:
+                # one that failed is told by a warning
+                name = self._names.get(data["target"], data["target"])
+                value = f" {data['speedup']:.2f}x" if data.get("speedup") else ""
+                return f"confirmed node {data['node']} of {name}{value}" if data["verdict"] == Verdict.FASTER else ""
             case Kind.PROPOSAL_FAILED:
                 return f"proposer  {data['proposer']}: {data['reason']}"
             case Kind.DEPLOY_DECISION:

@@ -18,6 +18,8 @@ class Kind(StrEnum):
     """`node`, `target`, `parent`, `edge`, `proposer`, `idea`: a candidate exists and is being evaluated."""
     NODE_EVALUATED = "node_evaluated"
     """`node`, `target`, `verdict`, `speedup`, `reason`."""
+    NODE_CONFIRMED = "node_confirmed"
+    """`node`, `target`, `verdict`, `speedup`, `reason`, `unsanitised`: a winner's file was tried once more."""
     PROPOSAL_FAILED = "proposal_failed"
     """`target`, `edge`, `proposer`, `reason`, `drop`: what a resume needs, null where it counts for nothing."""
     LLM_CALL = "llm_call"

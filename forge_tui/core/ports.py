@@ -7,6 +7,7 @@ from typing import Protocol
 from forge_tui.core.records import (
     Built,
     CompileFailure,
+    Confirmation,
     Device,
     Edge,
     Evaluation,
@@ -76,6 +77,26 @@ class Evaluator(Protocol):
 
     async def evaluate(self, target: Target, built: Built, seed: int) -> Evaluation:
         """Verify, then time. A fault of the candidate is a verdict; a fault of ours is `Verdict.INFRA`."""
+
+    async def close(self) -> None:
+        """End the worker processes."""
+
+
+class Confirmer(Protocol):
+    """The last word on a winner."""
+
+    async def confirm(self, target: Target, built: Built, node: Node, seed: int) -> Confirmation:
+        """Verify and time a file once more in fresh processes, and run it under a sanitizer where there is one.
+
+        A fault of ours is `Verdict.INFRA`.
+        """
+
+    async def counters(self, target: Target, built: Built) -> str:
+        """Hardware counters of a file on captured inputs, in at most 15 lines.
+
+        Raises:
+            EnvironmentFault: they cannot be read here.
+        """
 
     async def close(self) -> None:
         """End the worker processes."""

@@ -398,6 +398,30 @@ class CompileFailure(Record, frozen=True, kw_only=True):
     compile_s: float = 0.0
 
 
+class Confirmation(Record, frozen=True, kw_only=True):
+    """A winner's file verified and timed once more by fresh processes on other seeds, then run under a sanitizer."""
+
+    verdict: Verdict
+    """`faster` where it is confirmed, else what it turned out to be."""
+    reason: str = ""
+    time_us: float | None = None
+    baseline_us: float | None = None
+    speedup: float | None = None
+    speedup_ci: tuple[float, float] | None = None
+    sha256: str = ""
+    sanitised: tuple[str, ...] = ()
+    """Names of the sanitizer's passes that found nothing."""
+    unsanitised: str = ""
+    """Why a pass is missing: one sentence; empty where all were made."""
+    seconds: float = 0.0
+    log: str = ""
+
+    @property
+    def passed(self) -> bool:
+        """Whether the kernel may count as a winner."""
+        return self.verdict is Verdict.FASTER
+
+
 class Evaluation(Record, frozen=True, kw_only=True):
     """What became of one candidate."""
 
@@ -423,6 +447,8 @@ class Evaluation(Record, frozen=True, kw_only=True):
     resources: dict[str, dict[str, int]] = msgspec.field(default_factory=dict)
     timings: Timings | None = None
     """Every side, noise and clocks; None where it was not timed."""
+    confirmation: Confirmation | None = None
+    """None where it was not, or not yet, a winner. One that failed has already changed `verdict` and `reason`."""
 
 
 class Edge(StrEnum):
@@ -534,6 +560,7 @@ class Winner(Record, frozen=True, kw_only=True):
     target: Target
     node_id: int
     built: Built
+    unsanitised: str = ""
 
 
 class DeployDecision(Record, frozen=True, kw_only=True):
@@ -553,6 +580,8 @@ class DeployDecision(Record, frozen=True, kw_only=True):
     host_us: float | None = None
     """Host time of one guarded call, kernel included on the CPU, launch only on CUDA."""
     host_us_original: float | None = None
+    unsanitised: str = ""
+    """Why the kernel was not, or not wholly, run under a sanitizer; empty where it was."""
 
 
 class Deployment(Record, frozen=True, kw_only=True):

@@ -33,6 +33,13 @@ class TargetResult(Record, frozen=True, kw_only=True):
     """The fastest right baseline that the best kernel was timed against."""
     timings: Timings | None = None
     """All sides of the best kernel's timing, with noise and clocks."""
+    confirmed: bool | None = None
+    """Whether the best kernel's file was right and faster once more, in fresh processes; None where not tried."""
+    confirmed_speedup: float | None = None
+    unsanitised: str = ""
+    """Why the best kernel was not, or not wholly, run under a sanitizer; empty where it was, or was not confirmed."""
+    resources: dict[str, dict[str, int]] = msgspec.field(default_factory=dict)
+    """By kernel of the best one: registers, spill_bytes, smem_bytes, stack_bytes."""
 
 
 class ProfileSummary(Record, frozen=True, kw_only=True):

@@ -13,22 +13,19 @@ from forge_tui.core.events import Kind
 from forge_tui.core.ports import Compiler, Evaluator, Proposer, Task
 from forge_tui.core.profiles import Profile
 from forge_tui.core.records import (
-    Built,
     DeployDecision,
     Device,
     Edge,
-    Node,
     SessionInfo,
     SessionState,
     Target,
     Verdict,
-    Winner,
 )
-from forge_tui.engine import profiles
+from forge_tui.engine import confirming, profiles
 from forge_tui.engine.pipeline import Pipeline
-from forge_tui.engine.quiet import Quiet
 from forge_tui.engine.rooms import Rooms
 from forge_tui.engine.searching import SearchPhase
+from forge_tui.processes.quiet import Quiet
 from forge_tui.search.driver import Drop, Search, SearchConfig
 from forge_tui.store.reader import Reader
 from forge_tui.store.writer import Store
@@ -113,11 +110,13 @@ class Engine:
         profile = await self._profile()
         device = profile.device
         compiler = self._rooms.compiler(device)
-        evaluator = self._rooms.evaluator(device)
+        quiet = Quiet(exclusive=device.kind == "cpu")
+        evaluator = self._rooms.evaluator(device, quiet)
         proposers = {name: self._rooms.proposer(name) for name in self._options.proposers}
         targets = self._choose(profile, proposers)
         try:
-            reason = await self._search(profile, targets, compiler, evaluator, proposers)
+            pipeline = Pipeline(compiler, evaluator, quiet, device)
+            reason = await self._search(profile, targets, pipeline, evaluator, proposers)
             if self._stop_asked:
                 self._set_state("interrupted", stop_reason=reason)
                 return
@@ -207,7 +206,7 @@ class Engine:
         return chosen
 
     async def _search(
-        self, profile: Profile, targets: list[Target], compiler: Compiler, evaluator: Evaluator,
+        self, profile: Profile, targets: list[Target], pipeline: Pipeline, evaluator: Evaluator,
         proposers: dict[str, Proposer],
     ) -> str:  # fmt: skip
         self._set_state("searching")
@@ -216,7 +215,6 @@ class Engine:
             return "No target is left to search: " + (
                 "none has enough headroom." if not targets else "none of them can be verified (see the log)."
             )
-        pipeline = Pipeline(compiler, evaluator, Quiet(exclusive=profile.device.kind == "cpu"))
         config = SearchConfig(seed=self._options.seed, proposers=tuple(proposers),
                               max_evaluations=self._options.max_evaluations, model_ms=profile.model_ms)  # fmt: skip
         search = Search(config, usable)
@@ -255,25 +253,20 @@ class Engine:
 
     async def _deploy(self, device: Device, targets: list[Target], compiler: Compiler) -> None:
         self._set_state("deploying")
-        winners = await self._winners(targets, compiler)
+        confirmer = self._rooms.confirmer(device)
+        try:
+            winners = await confirming.winners(
+                self._store, self._reader, self._id, targets, compiler, confirmer, self._options.seed, self._log
+            )
+        finally:
+            # its workers would hold memory and cores while the model is timed
+            await confirmer.close()
         deployment = await self._rooms.deploy(device, winners, self._on_deploy_progress)
-        self._store.save_deployment(self._id, deployment)
-
-    async def _winners(self, targets: list[Target], compiler: Compiler) -> list[Winner]:
-        """The fastest node of each target, as the very file that was verified and timed."""
-        winners: list[Winner] = []
-        for target in targets:
-            nodes = [n for n in self._reader.nodes(self._id, target.id) if _is_faster(n)]
-            for node in sorted(nodes, key=_speedup, reverse=True):
-                built = await compiler.build(target, node.source, node.tunables)
-                assert node.evaluation is not None
-                if isinstance(built, Built) and built.sha256 == node.evaluation.sha256:
-                    winners.append(Winner(target=target, node_id=node.id, built=built))
-                    winners += [Winner(target=sibling, node_id=node.id, built=built.at(sibling))
-                                for sibling in target.siblings if not sibling.made]  # fmt: skip
-                    break
-                self._log("warning", f"Node {node.id} is left out: its build is not the file that was verified.")
-        return winners
+        marks = {winner.node_id: winner.unsanitised for winner in winners}
+        decisions = tuple(
+            msgspec.structs.replace(d, unsanitised=marks.get(d.node_id, "")) for d in deployment.decisions
+        )
+        self._store.save_deployment(self._id, msgspec.structs.replace(deployment, decisions=decisions))
 
     # ---- bookkeeping
 
@@ -340,12 +333,3 @@ def _one_size(profile: Profile, ids: set[str]) -> Profile:
     """The profile with these targets for their own size alone."""
     targets = tuple(msgspec.structs.replace(t, siblings=()) if t.id in ids else t for t in profile.targets)
     return msgspec.structs.replace(profile, targets=targets)
-
-
-def _is_faster(node: Node) -> bool:
-    return node.evaluation is not None and node.evaluation.verdict is Verdict.FASTER
-
-
-def _speedup(node: Node) -> float:
-    assert node.evaluation is not None
-    return node.evaluation.speedup or 0.0

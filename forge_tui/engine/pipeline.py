@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from forge_tui.contract import keys
 from forge_tui.core.errors import ContractError
 from forge_tui.core.ports import Compiler, Evaluator
-from forge_tui.core.records import Built, CompileFailure, Evaluation, Target, Verdict
-from forge_tui.engine.quiet import Quiet
+from forge_tui.core.records import Built, CompileFailure, Device, Evaluation, Target, Verdict
+from forge_tui.processes.quiet import Quiet
 
 
 def candidate_key(source: str, tunables: dict[str, int]) -> str:
@@ -19,10 +21,29 @@ def candidate_key(source: str, tunables: dict[str, int]) -> str:
         return "raw-" + hashlib.sha256(source.encode()).hexdigest()
 
 
-class Pipeline:
-    """Compiles and evaluates candidates of one session, and knows what was seen before."""
+#: on a GPU the next candidate is run while the judge compares what this one gave
+_EVALUATING = {"cpu": 1, "cuda": 2}
 
-    def __init__(self, compiler: Compiler, evaluator: Evaluator, quiet: Quiet) -> None:
+
+def compiles_ahead(device: Device) -> int:
+    """How many candidates may be compiled, or wait compiled, for their evaluation: every core but one."""
+    return max(1, device.cores - 1)
+
+
+def steps_at_once(device: Device) -> int:
+    """Candidates that keep the device at work while the next ones compile; more would be written on old news."""
+    return _EVALUATING[device.kind] + min(2, compiles_ahead(device))
+
+
+class Pipeline:
+    """Compiles and evaluates candidates of one session, and knows what was seen before.
+
+    Candidates compile ahead of the device, and are evaluated in the order in which they are built.
+    """
+
+    def __init__(self, compiler: Compiler, evaluator: Evaluator, quiet: Quiet, device: Device) -> None:
+        self._ahead = asyncio.Semaphore(compiles_ahead(device))
+        self._evaluating = asyncio.Semaphore(_EVALUATING[device.kind])
         self._compiler = compiler
         self._evaluator = evaluator
         self._quiet = quiet
@@ -52,16 +73,20 @@ class Pipeline:
         if other is not None:
             return Evaluation(verdict=Verdict.DUPLICATE, reason=f"The same source as node {other}.")
         self.remember(target.id, node_id, key)
-        built = await self.build(target, source, tunables)
-        if isinstance(built, CompileFailure):
-            return Evaluation(verdict=built.verdict, reason=built.reason, log=built.log, compile_s=built.compile_s)
-        other = self._binaries.get((target.id, built.sha256))
-        if other is not None and other != node_id:
-            return Evaluation(verdict=Verdict.DUPLICATE, reason=f"Compiles to the same code as node {other}.",
-                              compile_s=built.compile_s, sha256=built.sha256)  # fmt: skip
-        self.remember(target.id, node_id, key, built.sha256)
-        async with self._quiet.timing():
+        async with self._ahead:
+            built = await self.build(target, source, tunables)
+            if isinstance(built, CompileFailure):
+                return Evaluation(verdict=built.verdict, reason=built.reason, log=built.log, compile_s=built.compile_s)
+            other = self._binaries.get((target.id, built.sha256))
+            if other is not None and other != node_id:
+                return Evaluation(verdict=Verdict.DUPLICATE, reason=f"Compiles to the same code as node {other}.",
+                                  compile_s=built.compile_s, sha256=built.sha256)  # fmt: skip
+            self.remember(target.id, node_id, key, built.sha256)
+            await self._evaluating.acquire()
+        try:
             evaluation = await self._evaluator.evaluate(target, built, seed)
+        finally:
+            self._evaluating.release()
         if evaluation.verdict is Verdict.INFRA:
             # it has no verdict that a later equal could share
             self._forget(node_id)

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from forge_tui.core.errors import EnvironmentFault
 from forge_tui.core.paths import Workspace
-from forge_tui.core.ports import Compiler, Evaluator, Proposer
+from forge_tui.core.ports import Compiler, Confirmer, Evaluator, Proposer
 from forge_tui.core.profiles import Mode, Profile
-from forge_tui.core.records import DeployDecision, Deployment, Device, ModelSpec, RunOptions, Target, Winner
+from forge_tui.core.records import Built, DeployDecision, Deployment, Device, ModelSpec, RunOptions, Target, Winner
+from forge_tui.processes.quiet import Quiet
+
+if TYPE_CHECKING:
+    from forge_tui.evaluator.confirm import WinnerConfirmer
+    from forge_tui.evaluator.cpu_sanitizer import CpuSanitizer
+    from forge_tui.evaluator.sanitizer import ComputeSanitizer
 
 Progress = Callable[[str, DeployDecision | None], None]
 
@@ -40,8 +46,11 @@ class Rooms(Protocol):
     def compiler(self, device: Device) -> Compiler:
         """A compiler for the device."""
 
-    def evaluator(self, device: Device) -> Evaluator:
-        """An evaluator on the device."""
+    def evaluator(self, device: Device, quiet: Quiet) -> Evaluator:
+        """An evaluator on the device, which times while `quiet` keeps compilers away."""
+
+    def confirmer(self, device: Device) -> Confirmer:
+        """Who tries winners once more."""
 
     def proposer(self, name: str) -> Proposer:
         """A proposer by name."""
@@ -137,15 +146,28 @@ class WorkerRooms:
         return CommandCompiler(device, self.workspace.builds, timeout_s=self.options.compile_timeout_s,
                                jobs=max(1, min(16, device.cores)))  # fmt: skip
 
-    def evaluator(self, device: Device) -> Evaluator:
+    def evaluator(self, device: Device, quiet: Quiet) -> Evaluator:
         """See `Rooms`."""
         from forge_tui.evaluator.client import WorkerEvaluator
 
         return WorkerEvaluator(
             self._spec, device, self.workspace, threads=self.options.threads, seed=self.options.seed,
             log_dir=self._logs, timeout_s=self.options.evaluate_timeout_s, under=self.options.under,
-            compile_baseline=self.options.compile_baseline, on_note=self.on_note,
+            compile_baseline=self.options.compile_baseline, quiet=quiet, on_note=self.on_note,
         )  # fmt: skip
+
+    def confirmer(self, device: Device) -> WinnerConfirmer:
+        """See `Rooms`."""
+        from forge_tui.evaluator.client import WorkerEvaluator
+        from forge_tui.evaluator.confirm import WinnerConfirmer
+        from forge_tui.evaluator.sets import draw
+
+        evaluator = WorkerEvaluator(
+            self._spec, device, self.workspace, threads=self.options.threads, seed=self.options.seed,
+            log_dir=self._logs / "confirm", timeout_s=self.options.evaluate_timeout_s,
+            draws=draw(self.options.seed, "confirmation"), under=self.options.under, on_note=self.on_note,
+        )  # fmt: skip
+        return WinnerConfirmer(evaluator, device, sanitizer(device))
 
     def proposer(self, name: str) -> Proposer:
         """See `Rooms`."""
@@ -168,3 +190,20 @@ class WorkerRooms:
             log=self._logs / "deploy.log", timeout_s=900, compile_baseline=self.options.compile_baseline,
             on_progress=on_progress,
         )  # fmt: skip
+
+
+def sanitizer(device: Device) -> CpuSanitizer | ComputeSanitizer:
+    """What winners of a device are run under."""
+    if device.kind == "cuda":
+        from forge_tui.evaluator.sanitizer import ComputeSanitizer
+
+        return ComputeSanitizer(int(device.name.partition(":")[2] or 0))
+    from forge_tui.compiler import sanitised
+    from forge_tui.evaluator.cpu_sanitizer import CpuSanitizer
+
+    async def build(
+        target: Target, source: str, tunables: Mapping[str, int], built: Built, folder: Path, sets: int
+    ) -> str:
+        return await sanitised.build(device, target, source, tunables, built.plan, folder, sets)
+
+    return CpuSanitizer(build, sanitised.why_not, sanitised.PROGRAM, device.threads)

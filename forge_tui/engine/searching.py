@@ -22,7 +22,7 @@ from forge_tui.core.records import (
     Target,
     Verdict,
 )
-from forge_tui.engine.pipeline import Pipeline, candidate_key
+from forge_tui.engine.pipeline import Pipeline, candidate_key, steps_at_once
 from forge_tui.search.driver import Search, Step, Stop
 from forge_tui.store.writer import Store
 
@@ -92,7 +92,7 @@ class SearchPhase:
         for start in starts:
             self._begin_start(start)
         # LLM calls wait on the network, not on this machine
-        width = 2 if set(self._proposers) <= {"templates"} else 4
+        width = max(steps_at_once(self._device), 0 if set(self._proposers) <= {"templates"} else 4)
         reason = ""
         try:
             while not self._stop_asked and self._failure is None:

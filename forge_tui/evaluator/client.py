@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import json
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,8 +27,10 @@ from forge_tui.evaluator.rounds import NotQuiet, Rounds
 from forge_tui.evaluator.sandbox import FORGED
 from forge_tui.evaluator.scratch import Scratch
 from forge_tui.evaluator.sets import ADVERSARIAL, EXTRA_RUNS, InputSet, Kind, draw, fresh, patched, standard
+from forge_tui.evaluator.sharing import SharedLease
 from forge_tui.evaluator.watch import watch_for
 from forge_tui.processes.child import WorkerProcess
+from forge_tui.processes.quiet import Quiet
 
 #: building a large model, and references of large targets, take their time
 _OPEN_S = 600.0
@@ -71,27 +73,29 @@ class _Ended(Exception):
 
 
 class WorkerEvaluator:
-    """Evaluates built candidates in worker processes, one at a time.
+    """Evaluates built candidates in worker processes, one stage at a time in the runner.
 
-    A candidate that crashes or hangs costs its runner, never the judge, and the next candidate gets a new one.
+    A candidate that crashes or hangs costs its runner, never the judge, and the next candidate gets a new one. Several
+    may be evaluated at once: the next one is run while the judge compares, and nothing else runs while one is timed.
     """
 
     def __init__(
         self, spec: ModelSpec, device: Device, workspace: Workspace, *, threads: int, seed: int, log_dir: Path,
         timeout_s: float, under: Under = "eager", compile_baseline: bool = False, patience_s: float | None = None,
-        on_note: Callable[[str], None] = lambda _: None,
+        quiet: Quiet | None = None, draws: int | None = None, on_note: Callable[[str], None] = lambda _: None,
     ) -> None:  # fmt: skip
         """Start nothing yet.
 
         With `compile_baseline` candidates are timed against the original under torch.compile too. `patience_s` is how
-        long a timing waits for others' load to end; `on_note` gets a sentence where it does.
+        long a timing waits for others' load to end; `on_note` gets a sentence where it does. `quiet` keeps compilers
+        off the timing; `draws` seeds inputs where `seed`, the model's, should not.
         """
         self._spec = msgspec.to_builtins(spec)
         self._device = device
-        self._seed = seed
+        self._seed = seed if draws is None else draws
         self._timeout_s = timeout_s
         settings = {"artifacts": str(workspace.artifacts), "seed": seed, "threads": threads}
-        judge = settings | {"device": device.name, "judge_seed": draw(seed, "judge")}
+        judge = settings | {"device": device.name, "judge_seed": draw(self._seed, "judge")}
         runner = settings | {"device": msgspec.to_builtins(device)}
         self._judge = WorkerProcess("forge_tui.evaluator.judge", log_dir / "judge.log", args=_settings(judge))
         self._runner = WorkerProcess("forge_tui.evaluator.runner", log_dir / "runner.log", args=_settings(runner))
@@ -104,7 +108,9 @@ class WorkerEvaluator:
             wanted=compile_baseline or under == "compile",
         )  # fmt: skip
         self._scratch: Scratch | None = None
-        self._lock = asyncio.Lock()
+        self._quiet = quiet or Quiet(exclusive=False)
+        self._lease = SharedLease(lambda: lease(device, _LEASE_S))
+        self._opening, self._running = asyncio.Lock(), asyncio.Lock()
         self._opened: dict[str, _Usable] = {}
         self._held: dict[str, int] = {}
         """Targets by the process id of the runner that has them."""
@@ -115,33 +121,49 @@ class WorkerEvaluator:
         Raises:
             ForgeError: the model cannot be built, or the device is not there.
         """
-        async with self._lock:
-            try:
-                return (await self._open(target)).check
-            except (WorkerDied, StoreError) as error:
-                # one target less, not the end of the session
-                return TargetCheck(usable=False, reason=str(error))
+        try:
+            return (await self._open(target)).check
+        except (WorkerDied, StoreError) as error:
+            # one target less, not the end of the session
+            return TargetCheck(usable=False, reason=str(error))
 
     async def evaluate(self, target: Target, built: Built, seed: int) -> Evaluation:
         """Verify, then time. A fault of the candidate is a verdict; a fault of ours is `Verdict.INFRA`."""
-        async with self._lock:
-            result = _Result(built)
-            try:
-                opened = await self._open(target)
-                if not opened.check.usable:
-                    raise _Ended(Verdict.INFRA, f"{target.name} cannot be judged: {opened.check.reason}")
-                if self._device.kind == "cuda":
-                    # a kernel that only verifies would still disturb a timing of someone else
-                    async with lease(self._device, _LEASE_S):
-                        await self._stages(target, opened, built, seed, result)
-                else:
+        result = _Result(built)
+        try:
+            opened = await self._open(target)
+            if not opened.check.usable:
+                raise _Ended(Verdict.INFRA, f"{target.name} cannot be judged: {opened.check.reason}")
+            if self._device.kind == "cuda":
+                # a kernel that only verifies would still disturb a timing of someone else
+                async with self._lease.hold():
                     await self._stages(target, opened, built, seed, result)
-            except _Ended as ended:
-                result.fields |= {"verdict": ended.verdict, "reason": ended.reason, "log": ended.log, **ended.found}
-            except ForgeError as error:
-                log = error.log if isinstance(error, WorkerDied) else ""
-                result.fields |= {"verdict": Verdict.INFRA, "reason": str(error), "log": log}
-            return Evaluation(**result.fields)
+            else:
+                await self._stages(target, opened, built, seed, result)
+        except _Ended as ended:
+            result.fields |= {"verdict": ended.verdict, "reason": ended.reason, "log": ended.log, **ended.found}
+        except ForgeError as error:
+            log = error.log if isinstance(error, WorkerDied) else ""
+            result.fields |= {"verdict": Verdict.INFRA, "reason": str(error), "log": log}
+        return Evaluation(**result.fields)
+
+    async def renew(self) -> None:
+        """Have the next candidate meet a process that never held another one."""
+        async with self._running:
+            await self._runner.stop()
+
+    async def write_inputs(self, target: Target, sets: list[InputSet], path: Path) -> list[list[int]]:
+        """Write the tensors of some sets into a file, each from its first to its last element; returns their bytes.
+
+        Raises:
+            ForgeError: the judge cannot.
+        """
+        await self._open(target)
+        answer = await self._judge.request(
+            "inputs", _JUDGE_S, sets=msgspec.to_builtins(sets), path=str(path), **self._fields(target)
+        )
+        sizes: list[list[int]] = answer["sizes"]
+        return sizes
 
     async def close(self) -> None:
         """End the worker processes and remove what they left."""
@@ -153,9 +175,14 @@ class WorkerEvaluator:
     # ---- stages
 
     async def _open(self, target: Target) -> _Usable:
-        found = self._opened.get(target.id)
-        if found is not None:
+        async with self._opening:
+            found = self._opened.get(target.id)
+            if found is None:
+                async with self._quiet.working(), self._running:
+                    found = await self._open_anew(target)
             return found
+
+    async def _open_anew(self, target: Target) -> _Usable:
         fields = self._fields(target)
         answer = await self._judge.request("open", _OPEN_S, **fields)
         eager: dict[str, Any] = {}
@@ -180,7 +207,8 @@ class WorkerEvaluator:
         usable: list[Target] = []
         for sibling in target.siblings:
             try:
-                check = (await self._open(sibling)).check
+                known = self._opened.get(sibling.id) or await self._open_anew(sibling)
+                check = known.check
             except StoreError as error:
                 check = TargetCheck(usable=False, reason=str(error))
             if check.usable:
@@ -200,22 +228,16 @@ class WorkerEvaluator:
         return answer
 
     async def _stages(self, target: Target, opened: _Usable, built: Built, seed: int, result: _Result) -> None:
-        # whether a new runner comes up has nothing to do with the candidate
-        await self._ready_runner(target)
-        started = time.monotonic()
-        try:
+        with result.spending("verify_s"):
             await self._verify(target, opened, built, seed, result)
             for sibling in opened.siblings:
                 await self._verify_at(target, sibling, built, seed, result)
-            await self._ready_runner(target)
-        finally:
-            result.fields["verify_s"] = time.monotonic() - started
         if self._under == "compile":
-            await self._compile(target, opened)
+            await self._compile(target, opened, result)
         await self._time_leased(target, opened, built, seed, result)
         if result.fields["verdict"] is not Verdict.FASTER:
             return
-        if await self._compile(target, opened):
+        if await self._compile(target, opened, result):
             # once for a target: from now on the compiled original is there from the start
             await self._time_leased(target, opened, built, seed, result)
             return
@@ -224,13 +246,10 @@ class WorkerEvaluator:
 
     async def _time_leased(self, target: Target, opened: _Usable, built: Built, seed: int, result: _Result) -> None:
         # on a GPU the whole evaluation has the lease
-        leased = lease(self._device, _LEASE_S) if self._device.kind == "cpu" else contextlib.nullcontext()
-        started = time.monotonic()
-        try:
+        leased = self._lease.hold() if self._device.kind == "cpu" else contextlib.nullcontext()
+        with result.spending("timing_s"):
             async with leased:
                 await self._time(target, opened, built, seed, result)
-        finally:
-            result.fields["timing_s"] = result.fields.get("timing_s", 0.0) + time.monotonic() - started
 
     async def _verify(self, target: Target, opened: _Usable, built: Built, seed: int, result: _Result) -> None:
         usual = [s for s in standard(opened.calls, self._seed) if s.kind in opened.kinds]
@@ -240,14 +259,13 @@ class WorkerEvaluator:
         keep = [i for i, which in enumerate(sets) if which in usual]
         limit_s = self._limit_s(target, opened, len(sets) + EXTRA_RUNS, len(sets) + EXTRA_RUNS)
         with self._file("verify") as path:
-            reply = await self._run("verify", target, built, sets, path, limit_s, "verified", keep=keep)
+            reply = await self._run("verify", target, built, sets, path, limit_s, result, "verified", keep=keep)
             await self._compare(target, path, reply["runs"], result)
 
     async def _verify_at(self, target: Target, sibling: Target, built: Built, seed: int, result: _Result) -> None:
         """The same file on calls of another size; on ordinary inputs, the odd ones are for the target's own size."""
         opened = await self._open(sibling)
         opened = dataclasses.replace(opened, kinds=opened.kinds - set(ADVERSARIAL))
-        await self._ready_runner(sibling)
         try:
             await self._verify(sibling, opened, built.at(sibling), draw(seed, sibling.id), result)
         except _Ended as ended:
@@ -258,21 +276,26 @@ class WorkerEvaluator:
         # two at least: FRESH is in every usable target
         sets = [s for s in fresh(opened.calls, draw(seed, "timing")) if s.kind in opened.kinds]
         limit_s = self._limit_s(target, opened, 100, 20)
-        missing = self._compiled.missing(target, self._runner.pid)
+        missing: dict[str, str] = {}
+
+        def asked() -> dict[str, Any]:
+            """What depends on the runner that lives when its turn has come."""
+            nonlocal missing
+            missing = self._compiled.missing(target, self._runner.pid)
+            return {"compiled": not missing, "no_graph": sorted(opened.no_graph)}
 
         async def once() -> dict[str, Any]:
             with self._file("time") as path:
-                reply = await self._run(
-                    "time", target, built, sets, path, limit_s, "timed", budget_s=_BUDGET_S[self._device.kind],
-                    under=self._under, compiled=not missing, no_graph=sorted(opened.no_graph),
+                reply = await self._run_alone(
+                    "time", target, built, sets, path, limit_s, "timed", asked, budget_s=_BUDGET_S[self._device.kind],
+                    under=self._under,
                 )  # fmt: skip
                 runs = [{"which": k["which"], "slot": k["slot"], "poison": 0xFF, "condition": "in a timed call"}
                         for k in reply["kept"]]  # fmt: skip
-                await self._compare(target, path, runs, result)
+                await self._judged(target, path, runs, result)
             opened.no_graph.update(reply.get("no_graph", ()))
             if reply.get("retire"):
-                await self._runner.stop()
-                await self._ready_runner(target)
+                await self.renew()
             return reply
 
         def conclude_(reply: dict[str, Any], noise: Noise | None) -> dict[str, Any]:
@@ -280,14 +303,16 @@ class WorkerEvaluator:
                             least_us=_least_us(target, self._device))  # fmt: skip
 
         try:
-            reply, noise = await self._rounds.run(
-                once, lambda reply: conclude_(reply, None)["verdict"] in (Verdict.SLOWER, Verdict.REJECTED)
-            )
+            # waiting for others to be quiet included: what of ours would run meanwhile would be taken for theirs
+            async with self._turn(result, timing=True):
+                reply, noise = await self._rounds.run(
+                    once, lambda reply: conclude_(reply, None)["verdict"] in (Verdict.SLOWER, Verdict.REJECTED)
+                )
         except NotQuiet as busy:
             raise _Ended(Verdict.INFRA, str(busy)) from None
         result.fields |= conclude_(reply, noise)
 
-    async def _compile(self, target: Target, opened: _Usable) -> bool:
+    async def _compile(self, target: Target, opened: _Usable, result: _Result) -> bool:
         """Have the compiled original in the runner, checked by the judge; whether it has just come there."""
         if not self._compiled.lacking(target, self._runner.pid):
             return False
@@ -306,18 +331,42 @@ class WorkerEvaluator:
                 wrong = answer["wrong"]
                 return f"it gives other results: {wrong}" if wrong else ""
 
-        try:
-            return await self._compiled.ensure(target, self._fields(target), make, lambda: self._runner.pid)
-        finally:
+        async with self._turn(result), self._running:
             await self._ready_runner(target)
+            return await self._compiled.ensure(target, self._fields(target), make, lambda: self._runner.pid)
 
     # ---- one request
 
     async def _run(
+        self, op: str, target: Target, built: Built, sets: list[InputSet], path: Path, limit_s: float, result: _Result,
+        doing: str, **fields: Any,
+    ) -> dict[str, Any]:  # fmt: skip
+        """A stage in the runner, beside others' comparisons; a candidate's fault ends the evaluation."""
+        async with self._turn(result):
+            return await self._run_alone(op, target, built, sets, path, limit_s, doing, dict, **fields)
+
+    async def _run_alone(
+        self, op: str, target: Target, built: Built, sets: list[InputSet], path: Path, limit_s: float, doing: str,
+        asked: Callable[[], dict[str, Any]], **fields: Any,
+    ) -> dict[str, Any]:  # fmt: skip
+        """A stage in the runner, which holds the target; `asked` adds fields that depend on the runner that lives."""
+        async with self._running:
+            # whether a new runner comes up has nothing to do with the candidate
+            await self._ready_runner(target)
+            return await self._run_now(op, target, built, sets, path, limit_s, doing, **fields, **asked())
+
+    @contextlib.asynccontextmanager
+    async def _turn(self, result: _Result, *, timing: bool = False) -> AsyncIterator[None]:
+        """Wait until the device may be used so; what others take of it is no time of this candidate."""
+        asked = time.monotonic()
+        async with self._quiet.timing() if timing else self._quiet.working():
+            result.waited_s += time.monotonic() - asked
+            yield
+
+    async def _run_now(
         self, op: str, target: Target, built: Built, sets: list[InputSet], path: Path, limit_s: float, doing: str,
         **fields: Any,
     ) -> dict[str, Any]:  # fmt: skip
-        """A stage in the runner; a candidate's fault ends the evaluation."""
         message = self._fields(target) | {
             "built": msgspec.to_builtins(built), "sets": msgspec.to_builtins(sets), "path": str(path),
             "limit_s": limit_s,
@@ -345,6 +394,10 @@ class WorkerEvaluator:
         return reply
 
     async def _compare(self, target: Target, path: Path, runs: list[Any], result: _Result) -> None:
+        async with self._turn(result):
+            await self._judged(target, path, runs, result)
+
+    async def _judged(self, target: Target, path: Path, runs: list[Any], result: _Result) -> None:
         answer = await self._judge.request("compare", _JUDGE_S, runs=runs, path=str(path), **self._fields(target))
         for name in ("max_abs_error", "error_vs_eager"):
             if answer[name] is not None:
@@ -385,6 +438,18 @@ class _Result:
             "verdict": Verdict.INFRA, "compile_s": built.compile_s, "sha256": built.sha256,
             "resources": built.resources,
         }  # fmt: skip
+        self.waited_s = 0.0
+        """Seconds in which another candidate had the device."""
+
+    @contextlib.contextmanager
+    def spending(self, name: str) -> Iterator[None]:
+        """Note the seconds of a stage."""
+        started, waited = time.monotonic(), self.waited_s
+        try:
+            yield
+        finally:
+            spent = time.monotonic() - started - (self.waited_s - waited)
+            self.fields[name] = self.fields.get(name, 0.0) + spent
 
 
 def _settings(values: dict[str, Any]) -> tuple[str, str]:

@@ -16,7 +16,7 @@ import msgspec
 import torch
 from torch import Tensor
 
-from forge_tui.evaluator import tolerance
+from forge_tui.evaluator import raw, tolerance
 from forge_tui.evaluator.exchange import read
 from forge_tui.evaluator.explain import explain
 from forge_tui.evaluator.inputs import is_mask
@@ -78,6 +78,12 @@ class Judge:
                     return {"wrong": f"On {run.which.words()}{condition}: {said}", "max_abs_error": _finite(worst),
                             "error_vs_eager": _finite(ratio), "judged": judged}  # fmt: skip
         return {"wrong": "", "max_abs_error": worst, "error_vs_eager": ratio, "judged": judged}
+
+    def inputs(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Write the inputs of some sets into a file, for programs without torch."""
+        opened = self._targets.open(message)
+        sets = msgspec.convert(message["sets"], list[InputSet])
+        return {"sizes": raw.write(Path(message["path"]), [opened.values(which) for which in sets])}
 
     # ---- references
 
@@ -196,7 +202,7 @@ def main(argv: list[str]) -> None:
         torch.set_num_threads(settings["threads"])
     targets = Targets(settings["device"], Path(settings["artifacts"]), settings["seed"])
     judge = Judge(targets, settings["judge_seed"])
-    serve({"open": judge.open, "compare": judge.compare}, *fds_from_argv(argv))
+    serve({"open": judge.open, "compare": judge.compare, "inputs": judge.inputs}, *fds_from_argv(argv))
 
 
 if __name__ == "__main__":

@@ -210,6 +210,7 @@ def _result(
     why_open: str,
 ) -> TargetResult:  # fmt: skip
     evaluation = best.evaluation if best else None
+    confirmation = evaluation.confirmation if evaluation else None
     verdicts = _verdicts(nodes)
     eager_us = opened.get("eager_us")
     deployed = decision is not None and decision.deployed
@@ -231,6 +232,10 @@ def _result(
         best_us=evaluation.time_us if evaluation else None, speedup=evaluation.speedup if evaluation else None,
         speedup_ci=evaluation.speedup_ci if evaluation else None, evaluations=sum(verdicts.values()),
         deployed=deployed, why_not="" if deployed else why_not, **ratios(evaluation),
+        confirmed=confirmation.passed if confirmation else None,
+        confirmed_speedup=confirmation.speedup if confirmation else None,
+        unsanitised=confirmation.unsanitised if confirmation else "",
+        resources=evaluation.resources if evaluation else {},
     )  # fmt: skip
 
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from forge_tui.core.records import Confirmation, Verdict
+
 
 def one_line(text: str) -> str:
     """The text in one line; control characters, which could drive a terminal, are shown as `?`."""
@@ -63,6 +67,30 @@ def count(number: int, noun: str, several: str = "") -> str:
 def percent(share: float) -> str:
     """A share from 0 to 1 as `12.3%`."""
     return f"{100 * share:.1f}%"
+
+
+def resource_lines(resources: Mapping[str, Mapping[str, int]]) -> list[str]:
+    """What the compiler gave each kernel: `rows: 32 registers, 0 B spilled, 1024 B shared, 0 B stack`."""
+    words = {"registers": "registers", "spill_bytes": "B spilled", "smem_bytes": "B shared", "stack_bytes": "B stack"}
+    return [
+        f"{one_line(kernel)}: " + ", ".join(f"{found[key]} {word}" for key, word in words.items() if key in found)
+        for kernel, found in resources.items() if found
+    ]  # fmt: skip
+
+
+def confirmation_lines(found: Confirmation | None) -> list[str]:
+    """What the final confirmation of a winner came to, and which sanitizer's passes it was given."""
+    if found is None:
+        return []
+    if not found.passed:
+        return ["not confirmed"] if found.verdict is not Verdict.INFRA else [f"not confirmed: {one_line(found.reason)}"]
+    lines = [f"confirmed in fresh processes: {times(found.speedup, 3)}, 95% interval {interval(found.speedup_ci, 3)}"]
+    passes = ", ".join(found.sanitised)
+    if found.unsanitised:
+        lines.append(f"unsanitised{f' (but for {passes})' if passes else ''}: {one_line(found.unsanitised)}")
+    elif passes:
+        lines.append(f"sanitised: {passes}")
+    return lines
 
 
 def number(value: float) -> str:

@@ -10,7 +10,19 @@ from forge_tui.core.records import Device, Node
 from forge_tui.core.reports import RunReport, TargetResult
 from forge_tui.report.build import Details
 from forge_tui.report.clocks import timing_lines
-from forge_tui.report.format import count, duration, interval, money, one_line, percent, time_ms, time_us, times
+from forge_tui.report.format import (
+    confirmation_lines,
+    count,
+    duration,
+    interval,
+    money,
+    one_line,
+    percent,
+    resource_lines,
+    time_ms,
+    time_us,
+    times,
+)
 from forge_tui.report.profile import profile_tables
 
 
@@ -161,6 +173,8 @@ def _kernel(target: TargetResult, node: Node) -> list[str]:
         facts.append("Settings: " + ", ".join(f"`{name}={value}`" for name, value in node.tunables.items()) + ".")
     if evaluation.sha256:
         facts.append(f"Built file: sha256 `{evaluation.sha256}`.")
+    facts += [_text(_sentence(line)) for line in confirmation_lines(evaluation.confirmation)]
+    facts += [_text(_sentence(f"resources of {line}")) for line in resource_lines(evaluation.resources)]
     # a fence must be longer than any that the source may hold
     longest = max((len(run) for run in re.findall(r"`+", node.source)), default=0)
     fence = "`" * max(3, longest + 1)

@@ -78,8 +78,11 @@ def _target(target: TargetResult) -> list[str]:
     if target.timings is not None:
         for text in timing_lines(target.timings):
             lines += textwrap.wrap(text, WIDTH, initial_indent="    ", subsequent_indent="      ")
-    if target.why_not:
-        lines += textwrap.wrap(one_line(target.why_not), WIDTH, initial_indent="    ", subsequent_indent="    ")
+    notes = [target.why_not] if target.why_not else []
+    if target.unsanitised:
+        notes.append(f"Unsanitised: {target.unsanitised}")
+    for note in notes:
+        lines += textwrap.wrap(one_line(note), WIDTH, initial_indent="    ", subsequent_indent="    ")
     return lines
 
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from forge_tui.core.profiles import Hotspot
-from forge_tui.core.records import DeployDecision, Deployment, Evaluation, LlmCall, Node, Record
+from forge_tui.core.records import Confirmation, DeployDecision, Deployment, Evaluation, LlmCall, Node, Record
 
 T = TypeVar("T")
 
@@ -27,6 +27,7 @@ EVALUATION = (
     "speedup_high", "max_abs_error", "error_vs_eager", "sha256", "log", "resources",
     "timings",
 )  # fmt: skip
+CONFIRMATION = ("verdict", "reason", "speedup", "unsanitised", "record")
 LLM_CALL = (
     "model", "prompt", "reply", "prompt_tokens", "cached_tokens", "completion_tokens", "cost_usd", "priced",
     "latency_s", "error",
@@ -111,8 +112,31 @@ def to_node(row: Sequence[Any], evaluation: Evaluation | None) -> Node:
     return node if evaluation is None else msgspec.structs.replace(node, evaluation=evaluation)
 
 
-def to_evaluation(row: Sequence[Any], samples: Sequence[tuple[float, float]] = ()) -> Evaluation | None:
-    """An evaluation from the columns `EVALUATION`; None where the outer join found none."""
+def confirmation_row(confirmation: Confirmation) -> list[Any]:
+    """Values of the columns `CONFIRMATION`."""
+    own = [_plain(getattr(confirmation, name)) for name in CONFIRMATION[:-1]]
+    return [*own, dump(confirmation)]
+
+
+def standing(evaluation: Evaluation, confirmation: Confirmation) -> Evaluation:
+    """An evaluation with what the final confirmation made of it: one that failed takes its verdict and numbers."""
+    if confirmation.passed:
+        return msgspec.structs.replace(evaluation, confirmation=confirmation)
+    found = confirmation
+    return msgspec.structs.replace(
+        evaluation, confirmation=found, verdict=found.verdict, reason=f"In the final confirmation: {found.reason}",
+        log=found.log or evaluation.log, time_us=found.time_us, baseline_us=found.baseline_us, speedup=found.speedup,
+        speedup_ci=found.speedup_ci,
+    )  # fmt: skip
+
+
+def to_evaluation(
+    row: Sequence[Any], samples: Sequence[tuple[float, float]] = (), confirmation: str | None = None
+) -> Evaluation | None:
+    """An evaluation from the columns `EVALUATION`; None where the outer join found none.
+
+    `confirmation` is the record of the node's final confirmation.
+    """
     fields = dict(zip(EVALUATION, row, strict=True))
     if fields["verdict"] is None:
         return None
@@ -121,7 +145,8 @@ def to_evaluation(row: Sequence[Any], samples: Sequence[tuple[float, float]] = (
     fields["resources"] = json.loads(fields["resources"])
     fields["samples"] = [tuple(pair) for pair in samples]
     fields["timings"] = json.loads(fields["timings"]) if fields["timings"] else None
-    return msgspec.convert(fields, Evaluation)
+    found = msgspec.convert(fields, Evaluation)
+    return found if confirmation is None else standing(found, load(confirmation, Confirmation))
 
 
 def to_llm_call(row: Sequence[Any]) -> LlmCall:

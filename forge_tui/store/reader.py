@@ -135,7 +135,7 @@ class Reader:
         Without `sources` every source is empty.
         """
         columns = _NODE if sources else _NODE.replace("n.source", "''")
-        sql = f"SELECT {columns}, {self._evaluation()} FROM nodes n {_join()} WHERE n.session_id = ?"  # noqa: S608
+        sql = f"SELECT {columns}, {self._evaluation()}, {self._confirmed()} WHERE n.session_id = ?"
         values: tuple[Any, ...] = (session_id,)
         if target_id is not None:
             sql, values = sql + " AND n.target_id = ?", (session_id, target_id)
@@ -147,7 +147,7 @@ class Reader:
         Raises:
             UsageError: there is no such node.
         """
-        sql = f"SELECT {_NODE}, {self._evaluation()} FROM nodes n {_join()} WHERE n.session_id = ? AND n.id = ?"  # noqa: S608
+        sql = f"SELECT {_NODE}, {self._evaluation()}, {self._confirmed()} WHERE n.session_id = ? AND n.id = ?"
         with self._snapshot():
             rows = self._rows(sql, session_id, node_id)
             samples = self._rows(
@@ -157,6 +157,13 @@ class Reader:
         if not rows:
             raise UsageError(f"Session {session_id} has no node {node_id}.")
         return _to_node(rows[0], samples)
+
+    def _confirmed(self) -> str:
+        """The confirmation's column with the joins; nothing in layouts that had none."""
+        if not self._rows("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'confirmations'"):
+            return f"NULL FROM nodes n {_join()}"
+        more = "LEFT JOIN confirmations c ON c.session_id = n.session_id AND c.node_id = n.id"
+        return f"c.record FROM nodes n {_join()} {more}"
 
     def llm_calls(self, session_id: str) -> list[codec.LedgerEntry]:
         """The ledger: every paid call, oldest first."""
@@ -270,7 +277,7 @@ def _join() -> str:
 
 def _to_node(row: Sequence[Any], samples: Sequence[tuple[float, float]] = ()) -> Node:
     width = len(codec.NODE)
-    return codec.to_node(row[:width], codec.to_evaluation(row[width:], samples))
+    return codec.to_node(row[:width], codec.to_evaluation(row[width:-1], samples, row[-1]))
 
 
 def _to_session(row: Sequence[Any]) -> SessionInfo:

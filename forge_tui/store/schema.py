@@ -208,6 +208,21 @@ signature TEXT NOT NULL DEFAULT ''
 kernels TEXT NOT NULL DEFAULT '[]'
 """
 
+_CONFIRMATIONS_4 = """
+confirmations (
+    session_id TEXT NOT NULL,
+    node_id INTEGER NOT NULL,
+    verdict TEXT NOT NULL,
+    reason TEXT NOT NULL,
+    speedup REAL,
+    unsanitised TEXT NOT NULL,
+    record TEXT NOT NULL,
+    at REAL NOT NULL,
+    PRIMARY KEY (session_id, node_id),
+    FOREIGN KEY (session_id, node_id) REFERENCES evaluations (session_id, node_id)
+)
+"""
+
 
 def first_layout(db: Any) -> None:
     """Every table of version 1."""
@@ -231,9 +246,16 @@ def all_clocks(db: Any) -> None:
     db.execute("UPDATE meta SET schema_version = 3, written_by = ?", [__version__])
 
 
+def confirmations(db: Any) -> None:
+    """Version 4: what became of winners that were tried once more."""
+    db.execute(f"CREATE TABLE {_CONFIRMATIONS_4.strip()}{' STRICT' if _STRICT else ''}")
+    db.execute("UPDATE meta SET schema_version = 4, written_by = ?", [__version__])
+
+
 migrations(name="0001_first_layout")(first_layout)
 migrations(name="0002_whole_call_tree")(whole_call_tree)
 migrations(name="0003_all_clocks")(all_clocks)
+migrations(name="0004_confirmations")(confirmations)
 
 
 def migrate(db: Any) -> None:

@@ -15,6 +15,7 @@ from forge_tui.core.events import Kind
 from forge_tui.core.paths import Workspace
 from forge_tui.core.profiles import Profile
 from forge_tui.core.records import (
+    Confirmation,
     Deployment,
     Device,
     Edge,
@@ -249,6 +250,33 @@ class Store:
             self._append(session, Kind.NODE_EVALUATED, {
                 "node": node_id, "target": target[0], "verdict": evaluation.verdict, "reason": evaluation.reason,
                 "speedup": codec.number(evaluation.speedup),
+            })  # fmt: skip
+
+    def confirm(self, session: str, node_id: int, confirmation: Confirmation) -> None:
+        """What the final confirmation of a winner came to; a later one of the same node replaces it.
+
+        Raises:
+            StoreError: the node was not found faster, or the confirmation says nothing (`infra`).
+        """
+        where = (session, node_id)
+        row = codec.confirmation_row(confirmation)
+        with self._step(session):
+            known = self._one(
+                "SELECT n.target_id, e.verdict FROM nodes n JOIN evaluations e ON e.session_id = n.session_id AND "
+                "e.node_id = n.id WHERE n.session_id = ? AND n.id = ?", *where,
+            )  # fmt: skip
+            if known is None or known[1] != Verdict.FASTER or confirmation.verdict is Verdict.INFRA:
+                raise _bug(f"Node {node_id} of session {session} cannot be confirmed.")
+            columns = ", ".join(codec.CONFIRMATION)
+            before = self._one(f"SELECT {columns} FROM confirmations WHERE session_id = ? AND node_id = ?", *where)  # noqa: S608
+            if before is not None and list(before) == row:
+                return
+            self._connection.execute("DELETE FROM confirmations WHERE session_id = ? AND node_id = ?", where)
+            self._connection.insert("confirmations", ("session_id", "node_id", *codec.CONFIRMATION, "at"),
+                                    (*where, *row, time.time()))  # fmt: skip
+            self._append(session, Kind.NODE_CONFIRMED, {
+                "node": node_id, "target": known[0], "verdict": confirmation.verdict, "reason": confirmation.reason,
+                "speedup": codec.number(confirmation.speedup), "unsanitised": confirmation.unsanitised,
             })  # fmt: skip
 
     def _known_evaluation(self, session: str, node_id: int) -> tuple[list[Any], list[tuple[float, float]]] | None:

@@ -214,7 +214,7 @@ class Follower:
         touched: dict[int, str] = {}
         for event in events:
             node = event.data.get("node")
-            if event.kind in (Kind.NODE_ADDED, Kind.NODE_EVALUATED) and isinstance(node, int):
+            if event.kind in (Kind.NODE_ADDED, Kind.NODE_EVALUATED, Kind.NODE_CONFIRMED) and isinstance(node, int):
                 touched[node] = str(event.data.get("target", ""))
         if len(touched) <= _ONE_BY_ONE:
             return [view.node(session, node) for node in touched]

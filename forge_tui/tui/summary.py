@@ -116,6 +116,8 @@ def _target(
         row.append((f"  {glyphs.best} yes", "best"))
         if decision.alone_speedup is not None:
             row.append((f", alone {speedup(decision.alone_speedup)}", "muted"))
+        if decision.unsanitised:
+            reason = f"Unsanitised: {decision.unsanitised}"
     elif decision is not None:
         row.append(("  no", "muted"))
         reason = decision.why_not

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import sqlite3
 from collections import Counter
 
 import msgspec
 import pytest
+import store_fixture as fixture
 
 from forge_tui.core.errors import EnvironmentFault, ModelError
 from forge_tui.core.events import Kind
@@ -16,6 +18,7 @@ from forge_tui.core.ports import TargetCheck
 from forge_tui.core.profiles import Profile, WhatIf
 from forge_tui.core.records import (
     Built,
+    Confirmation,
     DeployDecision,
     Deployment,
     Device,
@@ -51,6 +54,7 @@ class FakeRooms:
         self.sources = {}
         self.evaluated = Counter()
         self.winners = []
+        self.confirmed = []
         self.on_evaluate = behaviour.get("on_evaluate", lambda count: None)
 
     def check_tools(self):
@@ -85,8 +89,18 @@ class FakeRooms:
         self.sources[sha256] = (source, tunables)
         return Built(path="", sha256=sha256, language="cpp", plan=LaunchPlan(), compile_s=0.0)
 
-    def evaluator(self, device):
+    def evaluator(self, device, quiet):
         return self
+
+    def confirmer(self, device):
+        return self
+
+    async def confirm(self, target, built, node, seed):
+        self.asked["confirm"] += 1
+        self.confirmed.append((node.id, built.sha256, seed))
+        found = self.behaviour.get("confirm", lambda node: Confirmation(verdict=Verdict.FASTER))(node)
+        await asyncio.sleep(0)
+        return found
 
     async def open(self, target):
         self.asked["open"] += 1
@@ -98,6 +112,9 @@ class FakeRooms:
         await asyncio.sleep(0)
         if self.behaviour.get("infra"):
             return Evaluation(verdict=Verdict.INFRA, reason="The judge fell over.")
+        if self.behaviour.get("fast"):
+            return fixture.faster(1.2 + self.asked["evaluate"] % 5 / 10 + self.asked["evaluate"] / 1000,
+                                  sha256=built.sha256)  # fmt: skip
         source, tunables = self.sources[built.sha256]
         self.evaluated[target.id, built.sha256] += 1
         node = Node(id=1, target_id=target.id, parent=None, edge="draft", proposer="x", source=source, language="cpp",
@@ -198,6 +215,106 @@ async def test_a_session_goes_from_profile_to_deployment(session):
     report = run_report(session.reader, session.id)
     assert (report.speedup, report.baseline_ms, report.evaluations) == (2.0, 2.0, 14)
     assert report.cost_usd == pytest.approx(0.25 * rooms.asked["propose"])
+
+
+def faster_nodes(session, target):
+    """Nodes of a target that the search found faster, the best first, as stored before any confirmation."""
+    with sqlite3.connect(session.workspace.database) as raw:
+        rows = raw.execute("SELECT n.id FROM nodes n JOIN evaluations e ON e.node_id = n.id AND e.session_id = "
+                           "n.session_id WHERE n.target_id = ? AND e.verdict = 'faster' ORDER BY e.speedup DESC",
+                           (target,)).fetchall()  # fmt: skip
+    return [row[0] for row in rows]
+
+
+async def test_a_winner_that_is_not_confirmed_makes_way_for_the_next_best(session):
+    """The node changes its standing with the reason; the next best is tried, and is deployed if it holds."""
+    failing = set()
+
+    def confirm(node):
+        first = node.target_id not in failing
+        failing.add(node.target_id)
+        sha256 = node.evaluation.sha256
+        if first:
+            return Confirmation(verdict=Verdict.REJECTED, reason="On fresh inputs: wrong.", sha256=sha256)
+        return Confirmation(verdict=Verdict.FASTER, speedup=1.5, sha256=sha256,
+                            unsanitised="Racecheck did not end within 150 s.")  # fmt: skip
+
+    rooms = FakeRooms(confirm=confirm, fast=True)
+    await session.run(rooms)
+    by_target = {t.id: faster_nodes(session, t.id) for t in TARGETS}
+    both = [key for key, nodes in by_target.items() if len(nodes) > 1]
+    assert len(both) == 2
+    nodes = {node.id: node for node in session.reader.nodes(session.id)}
+    for winner in rooms.winners:
+        first, second, *_ = by_target[winner.target.id]
+        assert winner.node_id == second
+        assert winner.unsanitised == "Racecheck did not end within 150 s."
+        assert nodes[first].evaluation.verdict is Verdict.REJECTED
+        assert nodes[first].evaluation.reason == "In the final confirmation: On fresh inputs: wrong."
+        assert nodes[second].evaluation.confirmation.speedup == 1.5
+    assert {winner.target.id for winner in rooms.winners} == set(both)
+    decisions = session.reader.deployment(session.id).decisions
+    assert {d.unsanitised for d in decisions} == {"Racecheck did not end within 150 s."}
+    from forge_tui.report.build import run_report
+
+    report = run_report(session.reader, session.id)
+    held = [t for t in report.targets if t.confirmed]
+    assert {(t.confirmed_speedup, t.unsanitised) for t in held} == {(1.5, "Racecheck did not end within 150 s.")}
+    assert sum("was not confirmed (rejected): On fresh inputs: wrong." in text for text in report.warnings) == len(
+        [nodes for nodes in by_target.values() if nodes]
+    )
+    assert sum("is unsanitised. Racecheck did not end" in text for text in report.warnings) == len(rooms.winners)
+
+
+async def test_a_confirmation_is_made_once_over_all_engines(session):
+    """A resumed session takes what an earlier engine confirmed; seeds are those of no evaluation and repeat."""
+    engines = []
+
+    def confirm(node):
+        if len(first.confirmed) == 2 and not second.confirmed:
+            engines[0].ask_stop()
+        return Confirmation(verdict=Verdict.FASTER, speedup=1.5, sha256=node.evaluation.sha256)
+
+    first, second = FakeRooms(confirm=confirm, fast=True), FakeRooms(confirm=confirm, fast=True)
+    await session.run(first, meanwhile=engines.append)
+    assert session.reader.session(session.id).state == "interrupted"
+    assert (len(first.confirmed), first.winners) == (2, [])
+    await session.run(second)
+    assert session.reader.session(session.id).state == "done"
+    assert second.confirmed == [first.confirmed[1]], "the one that was in flight, with the same seed"
+    assert [(w.node_id, w.built.sha256) for w in second.winners] == [entry[:2] for entry in first.confirmed]
+    for node_id, _, seed in first.confirmed:
+        assert seed == (OPTIONS.seed * 1_000_003 + node_id * 101 + 50) % 2**31
+    kinds = Counter(e.kind for e in session.reader.events(session.id, limit=10**6))
+    assert kinds[Kind.NODE_CONFIRMED] == 2
+
+
+async def test_a_confirmation_that_fails_through_us_is_no_confirmation(session):
+    """It is tried again, then nothing is deployed unconfirmed, and nothing is held against the kernel."""
+    broken = Confirmation(verdict=Verdict.INFRA, reason="The judge fell over.")
+    rooms = FakeRooms(fast=True, confirm=lambda node: broken)
+    await session.run(rooms)
+    assert rooms.winners == []
+    assert set(Counter(node_id for node_id, _, _ in rooms.confirmed).values()) == {2}
+    nodes = session.reader.nodes(session.id)
+    assert all(n.evaluation.confirmation is None for n in nodes)
+    assert any(n.evaluation.verdict is Verdict.FASTER for n in nodes)
+
+
+async def test_noise_is_not_confirmed_for_ever(session):
+    """After eight kernels of a target that did not hold, the rest is not tried, and the log says so."""
+    options = msgspec.structs.replace(OPTIONS, max_evaluations=60)
+    rooms = FakeRooms(fast=True, confirm=lambda node: Confirmation(
+        verdict=Verdict.INCONCLUSIVE, reason="It spans 1.", speedup=1.0, sha256=node.evaluation.sha256,
+    ))  # fmt: skip
+    await session.run(rooms, options=options)
+    tried = Counter(node_id for node_id, _, _ in rooms.confirmed)
+    per_target = [sum(node in tried for node in faster_nodes(session, t.id)) for t in TARGETS]
+    found = [len(faster_nodes(session, t.id)) for t in TARGETS]
+    assert per_target == [min(8, count) for count in found]
+    assert max(found) > 8
+    logs = [e.data["text"] for e in session.reader.events(session.id, limit=10**6) if e.kind == Kind.LOG]
+    assert sum("were not confirmed: the rest is not tried" in text for text in logs) == sum(n > 8 for n in found)
 
 
 async def test_a_stopped_session_goes_on_where_it_was(session):

@@ -54,6 +54,24 @@ def test_machine_with_gpu_needs_one_cuda_compiler():
     assert check.text == "No CUDA compiler was found: install the CUDA toolkit."
 
 
+def test_sanitizers_and_counters_are_told_and_never_needed():
+    """With a GPU compute-sanitizer and ncu are ok, or a note says why not; on the CPU AddressSanitizer."""
+    assert failures(GPU, sanitizer_error="It was not found.", ncu_error="Forbidden.") == []
+    lacking = found(GPU, sanitizer_error="It was not found.", ncu_error="Forbidden.")
+    assert (lacking["compute-sanitizer"].status, lacking["ncu"].status) == ("note", "note")
+    assert lacking["compute-sanitizer"].text == "Winners stay unsanitised. It was not found."
+    assert lacking["ncu"].text == "check --ncu cannot be used. Forbidden."
+    working = found(GPU, sanitizer="/bin/compute-sanitizer", ncu="/bin/ncu")
+    assert working["compute-sanitizer"].text == "/bin/compute-sanitizer works on this GPU."
+    assert (working["compute-sanitizer"].status, working["ncu"].status) == ("ok", "ok")
+    assert "AddressSanitizer" not in working
+    assert found(CPU)["AddressSanitizer"].status == "ok"
+    told = found(CPU, cpu_sanitizer_error="g++ has no AddressSanitizer here.")["AddressSanitizer"]
+    assert (told.status, told.text) == ("note", "Winners stay unsanitised. g++ has no AddressSanitizer here.")
+    assert "ncu" not in found(CPU)
+    assert "AddressSanitizer" not in found(CPU, gxx="", gxx_error=NO_GXX)
+
+
 def test_driver_older_than_torch():
     """A driver of an older major version than PyTorch's CUDA fails; an older minor one works and says so."""
     old = found(GPU, driver="550.54", driver_cuda="12.4", nvcc="12.4.1")["PyTorch and driver"]

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from forge_tui.engine.quiet import Quiet
+from forge_tui.processes.quiet import Quiet
 
 
 async def _hold(manager, name, log, release):

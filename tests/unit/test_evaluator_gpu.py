@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 import pytest
 import pytest_asyncio
 from evaluator_support import make_target, spec, workspace
 
 from forge_tui.compiler.build import CommandCompiler
-from forge_tui.core.records import Built, Verdict
+from forge_tui.core.errors import EnvironmentFault
+from forge_tui.core.records import Built, Node, Verdict
 from forge_tui.evaluator.client import WorkerEvaluator
+from forge_tui.evaluator.sanitizer import TOOLS
 
 pytestmark = [pytest.mark.gpu, pytest.mark.asyncio(loop_scope="module")]
 
@@ -79,6 +83,75 @@ async def built(compiler, target, text: str) -> Built:
     result = await compiler.build(target, text, {})
     assert isinstance(result, Built), result
     return result
+
+
+@pytest.fixture
+def confirmer(rooms, tmp_path):
+    """Who confirms winners of the float32 model."""
+    from forge_tui.engine.rooms import sanitizer
+    from forge_tui.evaluator.confirm import WinnerConfirmer
+
+    target, evaluator = rooms[1]["build"]
+    return target, WinnerConfirmer(evaluator, evaluator._device, sanitizer(evaluator._device))
+
+
+def node(text: str) -> Node:
+    """A node of this source."""
+    return Node(id=1, target_id="t", parent=None, edge="draft", proposer="x", source=text, language="cuda")
+
+
+#: what each tool must find; the kernel itself is right
+FAULTS = {
+    "memcheck": ("if (!row) *(volatile TYPE*)(out0 + n * 50) = TYPE(1.0f);", "memcheck.*out0"),
+    "racecheck": (("__shared__ volatile float s[64]; s[threadIdx.x] = sum; "
+                  "if (s[threadIdx.x ^ 33] == 1.5f) out0[row * n] = TYPE(0.0f);"), "race in shared memory"),
+    "initcheck": ("if (out0[row * n] == TYPE(1.5f)) return;", "uninitialized global memory read"),
+}
+
+
+async def test_an_honest_kernel_passes_the_sanitizer(rooms, confirmer, tmp_path):
+    """Every pass is made and finds nothing, where the machine allows it."""
+    target, made = confirmer
+    await made._evaluator.open(target)
+    why_not = await made._sanitizer.why_not(tmp_path)
+    if why_not:
+        pytest.skip(why_not)
+    text = source("float")
+    found = await made.sanitise(target, await built(rooms[0], target, text), node(text), 5)
+    assert (found.passed, found.found, found.missing) == (TOOLS, "", "")
+
+
+@pytest.mark.parametrize("tool", FAULTS)
+async def test_the_sanitizer_finds_faults_that_do_not_show(rooms, confirmer, tmp_path, tool):
+    """A write behind, a race between warps, a read of what was never written: named by tool and kernel."""
+    target, made = confirmer
+    await made._evaluator.open(target)
+    why_not = await made._sanitizer.why_not(tmp_path)
+    if why_not:
+        pytest.skip(why_not)
+    part, said = FAULTS[tool]
+    text = source("float", part.replace("TYPE", "float"))
+    if tool == "racecheck":
+        text = text.replace("block=32", "block=64").replace("j += 32", "j += 64")
+    found = await made.sanitise(target, await built(rooms[0], target, text), node(text), 5)
+    assert re.search(said, found.found), found
+    assert "rows" in found.found
+
+
+async def test_counters_of_a_kernel(rooms, confirmer):
+    """Ncu names the kernel with its time, rates, occupancy and registers, or says why it cannot."""
+    target, made = confirmer
+    await made._evaluator.open(target)
+    try:
+        text = await made.counters(target, await built(rooms[0], target, source("float")))
+    except EnvironmentFault as error:
+        pytest.skip(error.what)
+    lines = text.splitlines()
+    assert lines[0].startswith("rows: ")
+    assert len(lines) <= 15
+    assert re.search(r"of peak: SM \d+%, DRAM \d+%", text)
+    assert re.search(r"occupancy: \d+%", text)
+    assert re.search(r"\d+ registers a thread", text)
 
 
 @pytest.mark.parametrize("factory", FACTORIES)

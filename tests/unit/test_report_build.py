@@ -41,12 +41,13 @@ def test_report_of_a_finished_session(tmp_path):
         TargetResult(
             name="RMSNorm", signature="bf16[32,128], bf16[128] -> bf16[32,128]", calls=9, share=0.36, headroom_ms=1.5,
             verdict=Verdict.FASTER, baseline_us=200.0, best_us=100.0, speedup=2.0, speedup_ci=(1.75, 2.25),
-            evaluations=3, deployed=True, why_not="",
+            evaluations=3, deployed=True, why_not="", resources={"forge_launch": {"registers": 32}},
         ),
         TargetResult(
             name="F.softmax", signature="f32[64,256] -> f32[64,256]", calls=1, share=0.5, headroom_ms=0.09,
             verdict=Verdict.FASTER, baseline_us=100.0, best_us=80.0, speedup=1.25, speedup_ci=(1.0, 1.5),
             evaluations=2, deployed=False, why_not="the model is not faster",
+                resources={"forge_launch": {"registers": 32}},
         ),
     )  # fmt: skip
 

@@ -99,7 +99,8 @@ def test_document_of_a_finished_session(found):
         "| copy bandwidth | 20 GB/s |",
         "| compile | 4.500 ms | 1.125x |",
         "- **F.softmax**: not in the model. The model is not faster.",
-        "Node 3 by templates: faster, 2.00x. Idea 3. Built file: sha256 `sha-2.0`.",
+        ("Node 3 by templates: faster, 2.00x. Idea 3. Built file: sha256 `sha-2.0`. Resources of forge\\_launch: 32 "
+         "registers."),
         "| openai/some | 1 | 0 | 1000 | 400 | 200 | $0.0100 |",
         "- The clock was not steady.",
     ):

@@ -10,6 +10,7 @@ import store_fixture as fixture
 
 from forge_tui.core.paths import Workspace
 from forge_tui.core.profiles import Hotspot, KernelTime
+from forge_tui.core.records import Confirmation, Verdict
 from forge_tui.store import codec, schema
 from forge_tui.store.reader import Reader
 from forge_tui.store.version import SCHEMA_VERSION
@@ -109,3 +110,27 @@ def test_every_column_of_a_hotspot_comes_back(tmp_path):
         found = reader.hotspots(name)
     assert found == [msgspec.structs.replace(spot, name=found[0].name)]
     assert found[0].name.startswith("p")
+
+
+def test_version_two_knows_no_confirmations_and_gets_them(tmp_path):
+    """Nodes of the layout before are read as they are; a writer adds the table, and a confirmation is kept."""
+    workspace = Workspace(tmp_path / ".forge")
+    with fixture.session(workspace) as (store, _, name):
+        store.add_node(name, fixture.node(1))
+        store.set_evaluation(name, 1, fixture.faster(2.0))
+    with contextlib.closing(sqlite3.connect(workspace.database)) as raw:
+        raw.execute("DROP TABLE confirmations")
+        raw.execute("UPDATE meta SET schema_version = 2")
+        raw.execute("DELETE FROM _sqlite_migrations WHERE name = '0003_confirmations'")
+        raw.commit()
+    before = workspace.database.read_bytes()
+    with contextlib.closing(Reader.open(workspace)) as reader:
+        assert reader.node(name, 1).evaluation == fixture.faster(2.0)
+        assert workspace.database.read_bytes() == before
+        with contextlib.closing(Store.open(workspace)) as store:
+            held = Confirmation(verdict=Verdict.FASTER, speedup=1.9, sha256="sha-2.0")
+            store.confirm(name, 1, held)
+        assert reader.nodes(name)[0].evaluation.confirmation == held, "a reader from before the upgrade sees it"
+    with contextlib.closing(sqlite3.connect(workspace.database)) as raw:
+        assert raw.execute("SELECT schema_version FROM meta").fetchone() == (SCHEMA_VERSION,)
+        assert raw.execute("PRAGMA foreign_key_check").fetchall() == []

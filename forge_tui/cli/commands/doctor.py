@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import locale
 import os
@@ -69,15 +70,35 @@ def examine() -> tuple[Machine, dict[str, str]]:
     gpus = tuple(nvml.get("gpus", ()))
     versions = {name: tool.version for name, (tool, _) in found.items() if tool is not None}
     errors = {f"{name}_error": fault for name, (_, fault) in found.items() if fault}
+    # a driver that hangs must not be asked again in this process
+    device = resolve_device("auto") if gpus else "cpu"
     machine = Machine(
-        # a driver that hangs must not be asked again in this process
-        device=resolve_device("auto") if gpus else "cpu",
+        device=device,
         torch=torch.get("version", ""), torch_error=torch.get("error", ""), torch_cuda=torch.get("cuda") or "",
         torch_sees_gpu=bool(torch.get("available")), torch_why=torch.get("why", ""),
         driver=nvml.get("driver", ""), driver_cuda=nvml.get("cuda", ""), gpus=gpus, gpu_error=nvml.get("error", ""),
-        **versions, **errors,
+        **versions, **errors, **asyncio.run(_tools(device, gxx="gxx" in versions)),
     )  # fmt: skip
     return machine, {name: tool.path for name, (tool, _) in found.items() if tool is not None}
+
+
+async def _tools(device: str, *, gxx: bool) -> dict[str, str]:
+    """Whether sanitizer and profiler work here, tried on small kernels."""
+    from forge_tui.compiler import sanitised
+    from forge_tui.evaluator import ncu
+    from forge_tui.evaluator.sanitizer import ComputeSanitizer
+
+    kind, _, index = device.partition(":")
+    if kind != "cuda":
+        return {"cpu_sanitizer_error": await sanitised.why_not() if gxx else ""}
+    sanitizer = ComputeSanitizer(int(index or 0))
+    with tempfile.TemporaryDirectory(prefix="forge-doctor-") as folder:
+        why_not = await sanitizer.why_not(Path(folder))
+        no_counters = await ncu.why_not(int(index or 0))
+    return {
+        "sanitizer": "" if why_not else sanitizer.path, "sanitizer_error": why_not,
+        "ncu": "" if no_counters else ncu.find(), "ncu_error": no_counters,
+    }  # fmt: skip
 
 
 def _find(find: Callable[[], _Tool]) -> tuple[_Tool | None, str]:

@@ -50,8 +50,8 @@ def describe(event: Event, names: dict[str, str], glyphs: Glyphs) -> EventLine:
             text = one_line(f"#{node} {target} {data.get('edge', '')} by {data.get('proposer', '')} "
                             f"{data.get('idea') or ''}")  # fmt: skip
             style = "muted"
-        case Kind.NODE_EVALUATED:
-            kind = "evaluated"
+        case Kind.NODE_EVALUATED | Kind.NODE_CONFIRMED:
+            kind = "evaluated" if event.kind == Kind.NODE_EVALUATED else "once more"
             text, style = _evaluated(data, target, glyphs)
         case Kind.PROPOSAL_FAILED:
             kind, style = "no idea", "warning"
@@ -93,6 +93,8 @@ def _evaluated(data: dict[str, object], target: str, glyphs: Glyphs) -> tuple[st
     value = _float(data.get("speedup"))
     said = f" {speedup(value)}" if value is not None and verdict.right else ""
     reason = f": {data.get('reason')}" if data.get("reason") else ""
+    if data.get("unsanitised"):
+        reason += f", unsanitised: {data.get('unsanitised')}"
     word = str(verdict).replace("_", " ")
     return one_line(f"#{data.get('node')} {target} {mark.glyph}{mark.letter} {word}{said}{reason}"), mark.style
 

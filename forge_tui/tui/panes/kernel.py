@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from textual.app import ComposeResult
 
-from forge_tui.core.records import Node
+from forge_tui.core.records import Confirmation, Node
 from forge_tui.tui.glyphs import EDGE_WORDS, Glyphs
 from forge_tui.tui.paint import Paint, Piece
 from forge_tui.tui.panes.base import Pane
@@ -13,7 +13,24 @@ from forge_tui.tui.text import clean, interval, one_line, speedup, time_us, wrap
 from forge_tui.tui.widgets.lines import Line
 from forge_tui.tui.widgets.sourceview import SourceView
 
+#: of what the compiler says of a kernel, in this order
+_RESOURCES = {"registers": "registers a thread", "spill_bytes": "bytes spilled", "smem_bytes": "bytes of shared memory",
+              "stack_bytes": "bytes of stack"}  # fmt: skip
 VIEWS = ("source", "log", "notes")
+
+
+def confirmation_words(found: Confirmation | None) -> list[str]:
+    """What became of a winner when it was tried once more, a line each."""
+    if found is None:
+        return []
+    if not found.passed:
+        return [f"Not confirmed, {str(found.verdict).replace('_', ' ')}: {found.reason}"]
+    words = [f"In fresh processes: {speedup(found.speedup)}, 95% interval {interval(found.speedup_ci)}."]
+    if found.sanitised:
+        words.append(f"Sanitised: {', '.join(found.sanitised)}.")
+    if found.unsanitised:
+        words.append(f"Unsanitised: {found.unsanitised}")
+    return words
 
 
 class KernelPane(Pane):
@@ -122,6 +139,10 @@ class KernelPane(Pane):
                      f"time {evaluation.timing_s:.2f} s")  # fmt: skip
         if evaluation.reason:
             parts.insert(0, one_line(evaluation.reason))
+        found = evaluation.confirmation
+        if found is not None and found.passed:
+            mark = "unsanitised" if found.unsanitised else "sanitised"
+            parts.insert(0, f"confirmed {speedup(found.speedup)}, {mark}")
         return [(f" {dot.join(parts)}", "muted")]
 
     def _notes(self, node: Node, width: int) -> list[list[Piece]]:
@@ -140,13 +161,14 @@ class KernelPane(Pane):
         if evaluation is not None:
             section("Reason", evaluation.reason)
             section("Resources", "\n".join(
-                f"{kernel}: " + ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in found.items())
+                f"{kernel}: " + ", ".join(f"{found[key]} {words}" for key, words in _RESOURCES.items() if key in found)
                 for kernel, found in evaluation.resources.items()
             ))  # fmt: skip
             if evaluation.speedup is not None:
                 section("Timing", f"{time_us(evaluation.time_us)} against {time_us(evaluation.baseline_us)}: "
                         f"{speedup(evaluation.speedup)}, 95% interval {interval(evaluation.speedup_ci)}, "
                         f"{len(evaluation.samples)} paired samples")  # fmt: skip
+            section("Confirmation", "\n".join(confirmation_words(evaluation.confirmation)))
             section("Built file", evaluation.sha256, "muted")
         section("Origin", self._origin(node) + (f", ${node.cost_usd:.4f}" if node.cost_usd else ""), "muted")
         return lines

@@ -77,7 +77,8 @@ class NodeList(TreeList):
         lead = f"{self.guides(node)} "
         number = f"#{node} "
         full = width >= _FULL_WIDTH
-        verdict = f"{mark.glyph}{mark.letter} {mark.word}" if full else f"{mark.glyph}{mark.letter}"
+        word = _confirmed(record) or mark.word
+        verdict = f"{mark.glyph}{mark.letter} {word}" if full else f"{mark.glyph}{mark.letter}"
         edge = EDGE_WORDS[record.edge]
         right = 8 + (1 + 13 if full else 1 + 2) + 1 + 7
         room = width - 2 - len(lead) - len(number) - right
@@ -98,7 +99,7 @@ class NodeList(TreeList):
         record = self.view.nodes[node]
         said = record.evaluation
         words = self.glyphs.verdicts[said.verdict if said else None]
-        reason = f"{said.verdict} {said.reason}" if said else ""
+        reason = f"{said.verdict} {said.reason} {_confirmed(record)}" if said else ""
         return f"#{record.id} {record.edge} {words.word} {record.family} {record.idea} {record.proposer} {reason}"
 
     def do_node_open_path(self) -> None:
@@ -122,6 +123,14 @@ class NodeList(TreeList):
             self.app.notify("No node of this target failed.", timeout=3)
         else:
             self.go_to_node(found)
+
+
+def _confirmed(node: Node) -> str:
+    """A winner that held up once more; the mark says that no sanitizer saw all of it."""
+    found = node.evaluation.confirmation if node.evaluation else None
+    if found is None or not found.passed:
+        return ""
+    return "confirmed!" if found.unsanitised else "confirmed"
 
 
 def node_idea(node: Node) -> str:
@@ -157,6 +166,9 @@ class TreePane(Pane):
             mark = self.glyphs.verdicts[best.evaluation.verdict]
             value = f"#{best.id} {mark.glyph}{speedup(best.evaluation.speedup)}"
             title += [(f"{dot}best ", "muted"), (value, mark.style)]
+            confirmation = best.evaluation.confirmation
+            if confirmation is not None and confirmation.unsanitised:
+                title.append((" unsanitised", "warning"))
         if follow:
             title.append((f"{dot}FOLLOW", "accent"))
         self.show_title(title)

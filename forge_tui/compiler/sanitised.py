@@ -1,0 +1,146 @@
+"""A CPU candidate as a program under AddressSanitizer and UndefinedBehaviorSanitizer, without Python around it.
+
+The program reads inputs from a file into buffers of their exact size and promised alignment, between zones that may
+not be touched, calls `forge_launch` once a set, and ends. The same source with the same macros, another build: what is
+deployed stays the file that was verified.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from forge_tui.compiler import command, diagnostics, subprocesses
+from forge_tui.compiler.toolchain import Gxx, find_gxx
+from forge_tui.contract import directives, facts, header
+from forge_tui.contract.source import read
+from forge_tui.core.errors import EnvironmentFault
+from forge_tui.core.records import ITEMSIZE, Device, LaunchPlan, Target, TensorSpec
+from forge_tui.processes.command import run
+
+PROGRAM = "sanitised"
+_MAIN = "main.cpp"
+_TIMEOUT_S = 120.0
+_MEMORY = 8 * 2**30
+#: integers that wrap are left out: the very file that was verified is deployed, so they wrap there as they did; and the
+#: sizes of objects, about which AddressSanitizer knows and says more
+_CHECKS = "address,undefined", "-fno-sanitize=signed-integer-overflow,shift,vptr,object-size"
+_OWN_FLAGS = (
+    "-O1", "-g1", "-std=c++17", "-march=native", "-fopenmp", "-fno-omit-frame-pointer", "-w", "-DNDEBUG",
+    "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-fdiagnostics-color=never",
+    f"-fsanitize={_CHECKS[0]}", _CHECKS[1], "-fno-sanitize-recover=all",
+    # a source must not see that it is watched
+    "-U__SANITIZE_ADDRESS__",
+)  # fmt: skip
+_PROBE = "#include <cstdlib>\nint main(int n, char**) { volatile char* p = (char*)malloc(8); return p[8 + n - 1]; }\n"
+
+
+async def build(
+    device: Device, target: Target, source: str, tunables: Mapping[str, int], plan: LaunchPlan, folder: Path, sets: int
+) -> str:
+    """Build the program `sanitised` in a folder, for `sets` sets of inputs; returns why not, or nothing."""
+    try:
+        gxx = find_gxx()
+    except EnvironmentFault as error:
+        return error.what
+    text = read(source)
+    (folder / command.SOURCE["cpp"]).write_text(text.text)
+    (folder / command.HEADER).write_text(header.render(target, device))
+    (folder / _MAIN).write_text(main_source(target, plan, sets))
+    own = [*command.defines(directives.parse_source(text).chosen(dict(tunables))), "-I."]
+    return await _compile(gxx, folder, [command.SOURCE["cpp"], _MAIN], own)
+
+
+async def why_not() -> str:
+    """Why CPU kernels cannot be sanitised here; tried on a program that reads out of bounds."""
+    try:
+        gxx = find_gxx()
+    except EnvironmentFault as error:
+        return error.what
+    with tempfile.TemporaryDirectory(prefix="forge-build-") as name:
+        folder = Path(name)
+        (folder / _MAIN).write_text(_PROBE)
+        failure = await _compile(gxx, folder, [_MAIN], [])
+        if failure:
+            return failure
+        done = await run([str(folder / PROGRAM)], timeout_s=20.0, cwd=folder)
+        if "heap-buffer-overflow" not in done.stderr:
+            return "AddressSanitizer does not work here: it missed a read out of bounds."
+    return ""
+
+
+async def _compile(gxx: Gxx, folder: Path, sources: list[str], own: list[str]) -> str:
+    started = time.monotonic()
+    done = await subprocesses.run(
+        [gxx.path, *_OWN_FLAGS, *own, *sources, "-o", PROGRAM], folder, timeout_s=_TIMEOUT_S, memory_bytes=_MEMORY
+    )
+    if done.timed_out:
+        return f"The build for AddressSanitizer did not end within {time.monotonic() - started:.0f} s."
+    if done.code or not (folder / PROGRAM).is_file():
+        log = diagnostics.clean(done.output, str(folder))
+        if "libasan" in log or "libubsan" in log:
+            return "g++ has no AddressSanitizer here: install libasan and libubsan of its version."
+        return f"The build for AddressSanitizer failed: {diagnostics.reason(log).rstrip('.')}."
+    return ""
+
+
+def main_source(target: Target, plan: LaunchPlan, sets: int) -> str:
+    """The program around the kernel: sizes of buffers are in it, values come from the file that it is given."""
+    signature = target.signature
+    inputs = [(i.name, _span_bytes(i.spec), i.align) for i in signature.inputs]
+    outputs = [(o.name, _span_bytes(o.spec), facts.ALLOCATION_ALIGN) for o in signature.outputs]
+    work = ("workspace", plan.workspace_bytes, facts.ALLOCATION_ALIGN)
+    rows = ",\n".join(f'    {{"{name}", {size}u, {align}u}}' for name, size, align in [*inputs, *outputs, work])
+    count = len(inputs) + len(outputs) + 1
+    return _TEMPLATE.format(
+        rows=rows, inputs=len(inputs), count=count, sets=sets, zero=int(plan.workspace_zero),
+        parameters=", ".join(["void*"] * count), arguments=", ".join(f"at[{i}]" for i in range(count)),
+    )  # fmt: skip
+
+
+def _span_bytes(spec: TensorSpec) -> int:
+    return spec.span * ITEMSIZE[spec.dtype]
+
+
+_TEMPLATE = """
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <sys/resource.h>
+struct ForgeDims {{ long long reserved; }};
+extern "C" int forge_launch({parameters}, ForgeDims);
+struct Buffer {{ const char* name; size_t size, align; }};
+static const Buffer buffers[] = {{
+{rows}
+}};
+static void none_of(int what) {{
+    const rlimit both = {{0, 0}};
+    setrlimit((__rlimit_resource)what, &both);
+}}
+int main(int, char** argv) {{
+    FILE* file = fopen(argv[1], "rb");
+    if (!file) return 3;
+    none_of(RLIMIT_FSIZE);
+    none_of(RLIMIT_CORE);
+    for (int set = 0; set < {sets}; ++set) {{
+        void* at[{count}] = {{}};
+        for (int i = 0; i < {count}; ++i) {{
+            const Buffer& b = buffers[i];
+            if (i == {count} - 1 && !b.size) continue;
+            if (posix_memalign(&at[i], b.align < 8 ? 8 : b.align, b.size)) return 3;
+            printf("%s %p\\n", b.name, at[i]);
+            if (i >= {inputs}) {{ memset(at[i], i == {count} - 1 && {zero} ? 0 : 0x5f, b.size); continue; }}
+            if (b.size && fread(at[i], 1, b.size, file) != b.size) return 3;
+            fseek(file, (long)((64 - b.size % 64) % 64), SEEK_CUR);
+        }}
+        fflush(stdout);
+        const int returned = forge_launch({arguments}, ForgeDims{{0}});
+        if (returned) {{ printf("returned %d\\n", returned); return 4; }}
+        for (void* p : at) free(p);
+    }}
+    puts("done");
+    return 0;
+}}
+"""
