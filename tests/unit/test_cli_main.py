@@ -159,10 +159,11 @@ def test_wrong_command_line_is_a_sentence(arguments, begin, command, capsys):
     (["check", "m.py", "k.cu", "--target", "t", "--tune", "B=4", "--device", "cuda:1"], "check", "check",
      {"model": "m.py", "kernel": Path("k.cu"), "target": "t", "device": "cuda:1", "workspace": None, "threads": 0,
       "seed": 0, "request": ModelRequest(), "capture_gb": 2.0, "tune": ["B=4"], "print_header": False,
-      "as_json": False}),
+      "as_json": False, "confirm": True, "ncu": False}),
     (["check", "m.py", "--print-header"], "check", "check",
      {"model": "m.py", "kernel": None, "target": None, "device": "auto", "workspace": None, "threads": 0, "seed": 0,
-      "request": ModelRequest(), "capture_gb": 2.0, "tune": [], "print_header": True, "as_json": False}),
+      "request": ModelRequest(), "capture_gb": 2.0, "tune": [], "print_header": True, "as_json": False,
+          "confirm": True, "ncu": False}),
 ])  # fmt: skip
 def test_options_reach_their_command(arguments, module, name, expected, monkeypatch):
     """What is typed is what the command gets, with the right types and defaults; its exit code is ours."""

@@ -112,7 +112,7 @@ def test_every_column_of_a_hotspot_comes_back(tmp_path):
     assert found[0].name.startswith("p")
 
 
-def test_version_two_knows_no_confirmations_and_gets_them(tmp_path):
+def test_version_three_knows_no_confirmations_and_gets_them(tmp_path):
     """Nodes of the layout before are read as they are; a writer adds the table, and a confirmation is kept."""
     workspace = Workspace(tmp_path / ".forge")
     with fixture.session(workspace) as (store, _, name):
@@ -120,8 +120,8 @@ def test_version_two_knows_no_confirmations_and_gets_them(tmp_path):
         store.set_evaluation(name, 1, fixture.faster(2.0))
     with contextlib.closing(sqlite3.connect(workspace.database)) as raw:
         raw.execute("DROP TABLE confirmations")
-        raw.execute("UPDATE meta SET schema_version = 2")
-        raw.execute("DELETE FROM _sqlite_migrations WHERE name = '0003_confirmations'")
+        raw.execute("UPDATE meta SET schema_version = 3")
+        raw.execute("DELETE FROM _sqlite_migrations WHERE name = '0004_confirmations'")
         raw.commit()
     before = workspace.database.read_bytes()
     with contextlib.closing(Reader.open(workspace)) as reader:
