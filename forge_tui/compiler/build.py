@@ -15,13 +15,14 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from forge_tui.compiler import command, diagnostics, fits, inspect, subprocesses
+from forge_tui.compiler import command, diagnostics, fits, inspect, isolated, private, subprocesses
 from forge_tui.compiler.cache import BuildCache, Meta
 from forge_tui.compiler.toolchain import Gxx, Nvcc, Tool, find_tool
 from forge_tui.contract import directives, header, lint, plan
 from forge_tui.contract.source import Source, read
 from forge_tui.core.errors import ContractError, EnvironmentFault
 from forge_tui.core.records import Built, CompileFailure, Device, LaunchPlan, Target, Verdict
+from forge_tui.processes.isolation import Isolation
 
 #: changes when what is built from equal input changes
 _FORMAT = "1"
@@ -67,6 +68,7 @@ class CommandCompiler:
         self._slots = asyncio.Semaphore(max(1, jobs))
         self._running: dict[str, _Running] = {}
         self._tool: Tool | None = None
+        self._confined = isolated.NONE
         self._tool_lock = asyncio.Lock()
         self._objdump = shutil.which("objdump")
 
@@ -107,8 +109,19 @@ class CommandCompiler:
     async def _toolchain(self) -> Tool:
         async with self._tool_lock:
             if self._tool is None:
-                self._tool = await asyncio.to_thread(find_tool, self._device)
+                tool = await asyncio.to_thread(find_tool, self._device)
+                self._confined = await isolated.confinement(tool, self._device.arch)
+                self._tool = tool
             return self._tool
+
+    async def isolation(self) -> Isolation:
+        """What keeps the compilers apart from the machine.
+
+        Raises:
+            EnvironmentFault: there is no compiler.
+        """
+        await self._toolchain()
+        return self._confined.isolation
 
     def _prepare(
         self, target: Target, text: str, tunables: dict[str, int], tool: Tool
@@ -189,7 +202,8 @@ class CommandCompiler:
         for argv in steps:
             done = await self._run(argv, folder, deadline)
             resources |= diagnostics.resources(done.output)
-            log = diagnostics.clean(f"{log}\n{done.output}", str(folder))
+            own = private.own_words(done.output, str(folder), self._confined.read)
+            log = diagnostics.clean(f"{log}\n{own}", str(folder))
             failure = self._judge(done, log)
             if failure is not None:
                 return failure
@@ -208,7 +222,7 @@ class CommandCompiler:
     ) -> subprocesses.Finished:
         return await subprocesses.run(
             argv, folder, timeout_s=max(0.1, deadline - time.monotonic()), memory_bytes=self._memory_bytes,
-            keep_bytes=keep_bytes,
+            keep_bytes=keep_bytes, confined=self._confined,
         )  # fmt: skip
 
     def _judge(self, done: subprocesses.Finished, log: str) -> CompileFailure | None:
@@ -221,7 +235,7 @@ class CommandCompiler:
             return None
         if diagnostics.says_disk_full(log) and _disk_is_full():
             raise _disk_fault(OSError(errno.ENOSPC, "No space left on device"))
-        if done.code == command.NOT_STARTED:
+        if done.code in (command.NOT_STARTED, command.NOT_CONFINED):
             self._tool = None
             raise EnvironmentFault(f"The compiler could not be started: {diagnostics.reason(log)}.")
         fault = diagnostics.environment_fault(log, self._device.arch)

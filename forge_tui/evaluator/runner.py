@@ -20,7 +20,7 @@ import torch
 
 from forge_tui.core.errors import EnvironmentFault
 from forge_tui.core.records import Built, Device, Signature
-from forge_tui.evaluator import sandbox, timing
+from forge_tui.evaluator import confine, sandbox, timing
 from forge_tui.evaluator.exchange import OutputFile, slot_bytes
 from forge_tui.evaluator.inputs import patch
 from forge_tui.evaluator.opened import OpenTarget, Targets
@@ -44,6 +44,7 @@ class Runner:
         self._threads = threads or device.threads or len(os.sched_getaffinity(0))
         self._fds = fds
         self._lost = ""
+        self._confined: list[Path] = []
 
     # ---- requests
 
@@ -118,6 +119,9 @@ class Runner:
             cpu = self._where.type == "cpu"
             if cpu:
                 sandbox.limit(self._threads, _working_bytes(opened, built))
+                confine.cpu_candidate(Path(built.path))
+            else:
+                self._confine(Path(message["path"]).parent)
             kernel = load_kernel(built, opened.signature, str(self._where))
             if cpu:
                 sandbox.lock_down()
@@ -160,6 +164,14 @@ class Runner:
         return reply
 
     # ---- helpers
+
+    def _confine(self, scratch: Path) -> None:
+        """On CUDA, once, when all that needs more has been done: the model is built, the context exists."""
+        if scratch not in self._confined:
+            # rules add up: a second folder would only take the first away
+            assert not self._confined, "a runner has one folder for outputs"
+            self._confined.append(scratch)
+            confine.cuda_runner(self._confined)
 
     def _use_threads(self) -> None:
         if self._where.type == "cpu":
