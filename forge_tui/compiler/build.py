@@ -21,8 +21,8 @@ from forge_tui.compiler.toolchain import Gxx, Nvcc, Tool, find_tool
 from forge_tui.contract import directives, header, lint, plan
 from forge_tui.contract.source import Source, read
 from forge_tui.core.errors import ContractError, EnvironmentFault
+from forge_tui.core.ports import Isolation
 from forge_tui.core.records import Built, CompileFailure, Device, LaunchPlan, Target, Verdict
-from forge_tui.processes.isolation import Isolation
 
 #: changes when what is built from equal input changes
 _FORMAT = "1"
@@ -109,10 +109,13 @@ class CommandCompiler:
     async def _toolchain(self) -> Tool:
         async with self._tool_lock:
             if self._tool is None:
-                tool = await asyncio.to_thread(find_tool, self._device)
-                self._confined = await isolated.confinement(tool, self._device.arch)
-                self._tool = tool
+                self._tool = await asyncio.to_thread(find_tool, self._device)
             return self._tool
+
+    async def _confinement(self, tool: Tool) -> isolated.Confinement:
+        async with self._tool_lock:
+            self._confined = await isolated.confinement(tool, self._device.arch)
+        return self._confined
 
     async def isolation(self) -> Isolation:
         """What keeps the compilers apart from the machine.
@@ -120,8 +123,7 @@ class CommandCompiler:
         Raises:
             EnvironmentFault: there is no compiler.
         """
-        await self._toolchain()
-        return self._confined.isolation
+        return (await self._confinement(await self._toolchain())).isolation
 
     def _prepare(
         self, target: Target, text: str, tunables: dict[str, int], tool: Tool
@@ -158,6 +160,7 @@ class CommandCompiler:
             if kept is not None:
                 path, meta = kept
                 return self._built(path, meta, job, cached=True)
+            await self._confinement(tool)
             started = time.monotonic()
             try:
                 async with _private_folder() as folder:

@@ -13,11 +13,12 @@ from pathlib import Path
 
 import msgspec
 
-from forge_tui.compiler import command, subprocesses, toolchain
+from forge_tui.compiler import command, toolchain
+from forge_tui.compiler.subprocesses import run
 from forge_tui.compiler.toolchain import Gxx, Nvcc, Nvrtc, Tool
+from forge_tui.core.ports import Isolation
 from forge_tui.core.records import Language
 from forge_tui.processes import isolation
-from forge_tui.processes.isolation import Isolation
 
 #: what a toolchain outside the system's folders consists of
 _PARTS = ("bin", "lib", "lib32", "lib64", "libexec", "include", "nvvm", "targets", "share", "*-linux-*")
@@ -86,7 +87,7 @@ async def _trial(tool: Tool, arch: str, how: Confinement) -> str:
             steps = [command.nvrtc_compile(tool, arch, {})]
         for argv in steps:
             try:
-                done = await subprocesses.run(argv, folder, timeout_s=_TRY_S, memory_bytes=_TRY_BYTES, confined=how)
+                done = await run(argv, folder, timeout_s=_TRY_S, memory_bytes=_TRY_BYTES, confined=how)
             except OSError as error:
                 return str(error.strerror or error)
             if done.code:

@@ -10,7 +10,7 @@ import msgspec
 
 from forge_tui.core.errors import EnvironmentFault, ExitCode, ForgeError, UsageError
 from forge_tui.core.events import Kind
-from forge_tui.core.ports import Compiler, Evaluator, Proposer, Task
+from forge_tui.core.ports import Compiler, Evaluator, Isolated, Proposer, Task
 from forge_tui.core.profiles import Profile
 from forge_tui.core.records import (
     Built,
@@ -200,6 +200,12 @@ class Engine:
         proposers: dict[str, Proposer],
     ) -> str:  # fmt: skip
         self._set_state("searching")
+        if isinstance(compiler, Isolated):
+            found = await compiler.isolation()
+            self._store.event(self._id, Kind.ISOLATION, {
+                "isolated": bool(found.means), "short": found.short, "text": found.sentence,
+                "level": "info" if found.means else "warning",
+            })  # fmt: skip
         usable = await self._open(targets, evaluator)
         if not usable:
             return "No target is left to search: " + (

@@ -15,9 +15,8 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
 
-from forge_tui.core.records import Record
+from forge_tui.core.ports import Isolation
 from forge_tui.processes import landlock
 
 VARIABLE = "FORGE_TUI_ISOLATION"
@@ -31,33 +30,6 @@ SYSTEM = (
 SINKS = ("/dev/null", "/dev/full")
 
 
-class Isolation(Record, frozen=True, kw_only=True):
-    """What is in force. `means` is empty where nothing is, with `why` in words."""
-
-    means: Literal["landlock", "bubblewrap", ""]
-    abi: int = 0
-    """Landlock's version."""
-    why: str = ""
-    network: bool = False
-    """Whether the network is cut off by it alone; the filter of system calls does so in any case."""
-
-    @property
-    def short(self) -> str:
-        """For a status line: `isolated: landlock+seccomp`."""
-        return f"isolated: {self.means}+seccomp" if self.means else f"not isolated: {self.why}"
-
-    @property
-    def sentence(self) -> str:
-        """For a log: what is confined and what is not."""
-        if self.means == "landlock":
-            return (f"Compilers and kernels are isolated by Landlock (version {self.abi}) and seccomp: no network, "
-                    "nothing to read but their toolkit, nothing to write but their own folder.")  # fmt: skip
-        if self.means == "bubblewrap":
-            return ("Compilers are isolated by bubblewrap, kernels by seccomp: no network, nothing to write but their "
-                    "own folder.")  # fmt: skip
-        return f"Compilers are not isolated: {self.why}. CPU kernels still run behind seccomp."
-
-
 @functools.cache
 def detect() -> Isolation:
     """What works on this machine; tried in processes of their own, and kept for the life of this one."""
@@ -68,12 +40,12 @@ def detect() -> Isolation:
     if wanted != "bubblewrap":
         version = _try_landlock()
         if version:
-            return Isolation(means="landlock", abi=version, network=version >= 4)
+            return Isolation(means="landlock", abi=version)
         reasons.append("this kernel has no Landlock" if not landlock.abi() else "Landlock does not hold here")
     if wanted != "landlock":
         problem = _try_bubblewrap()
         if not problem:
-            return Isolation(means="bubblewrap", network=True)
+            return Isolation(means="bubblewrap")
         reasons.append(problem)
     return Isolation(means="", why=" and ".join(reasons))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import locale
 import os
@@ -57,7 +58,8 @@ def doctor(*, workspace: str | None, as_json: bool) -> int:
 
 def examine() -> tuple[Machine, dict[str, str]]:
     """Versions of everything, and where the compilers are. Slow or hanging libraries are asked in processes."""
-    from forge_tui.compiler import toolchain
+    from forge_tui.compiler import isolated, toolchain
+    from forge_tui.processes.isolation import detect
 
     with ThreadPoolExecutor() as pool:
         torch_asked = pool.submit(probe.ask, "torch", _TORCH_LIMIT_S)
@@ -69,13 +71,15 @@ def examine() -> tuple[Machine, dict[str, str]]:
     gpus = tuple(nvml.get("gpus", ()))
     versions = {name: tool.version for name, (tool, _) in found.items() if tool is not None}
     errors = {f"{name}_error": fault for name, (_, fault) in found.items() if fault}
+    tool = found["gxx"][0]
+    isolation = asyncio.run(isolated.confinement(tool, "")).isolation if isinstance(tool, toolchain.Gxx) else detect()
     machine = Machine(
         # a driver that hangs must not be asked again in this process
         device=resolve_device("auto") if gpus else "cpu",
         torch=torch.get("version", ""), torch_error=torch.get("error", ""), torch_cuda=torch.get("cuda") or "",
         torch_sees_gpu=bool(torch.get("available")), torch_why=torch.get("why", ""),
         driver=nvml.get("driver", ""), driver_cuda=nvml.get("cuda", ""), gpus=gpus, gpu_error=nvml.get("error", ""),
-        **versions, **errors,
+        isolated=bool(isolation.means), isolation=isolation.sentence, **versions, **errors,
     )  # fmt: skip
     return machine, {name: tool.path for name, (tool, _) in found.items() if tool is not None}
 
