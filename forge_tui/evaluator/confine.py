@@ -18,7 +18,7 @@ from forge_tui.processes import isolation, landlock, seccomp
 #: what the OpenMP and C libraries look at when they start
 _ABOUT_THE_MACHINE = ("/proc/self", "/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/sys/devices/system")
 #: the driver names its threads through /proc and makes its memory known through /dev
-_FOR_CUDA = ("/dev", "/proc")
+_FOR_CUDA = ("/dev", "/proc/self")
 #: what libraries would otherwise keep in the user's home
 _CACHES = {
     "CUDA_CACHE_PATH": "cuda", "TRITON_CACHE_DIR": "triton", "TORCHINDUCTOR_CACHE_DIR": "inductor",
@@ -57,8 +57,14 @@ def cuda_runner(folders: list[Path]) -> bool:
     caches = [os.environ[name] for name in _CACHES if name in os.environ]
     confined = False
     with contextlib.suppress(OSError):
-        confined = bool(landlock.restrict(["/"], [*map(str, folders), *caches, *_FOR_CUDA], alone=False))
+        confined = bool(landlock.restrict(_all_but_processes(), [*map(str, folders), *caches, *_FOR_CUDA], alone=False))
     return seccomp.cut_off() and confined
+
+
+def _all_but_processes() -> list[str]:
+    """Everything but other processes: their environments would be open to root in spite of Landlock."""
+    about = [path for path in Path("/proc").iterdir() if not path.name.isdecimal()]
+    return [str(path) for path in (*Path("/").iterdir(), *about) if path != Path("/proc")]
 
 
 def _off() -> bool:

@@ -97,7 +97,7 @@ def weigh_tree(pid: int) -> tuple[int, int]:
     """
     own, threads = _weigh(pid)
     total, count = own, threads
-    waiting = [(child, own) for child in _children(pid)]
+    waiting = [(child, own) for child in children(pid)]
     seen = {pid}
     while waiting:
         child, shared = waiting.pop()
@@ -107,7 +107,7 @@ def weigh_tree(pid: int) -> tuple[int, int]:
         memory, threads = _weigh(child)
         total += max(0, memory - shared)
         count += threads
-        waiting += [(grandchild, memory) for grandchild in _children(child)]
+        waiting += [(grandchild, memory) for grandchild in children(child)]
     return total, count
 
 
@@ -123,7 +123,8 @@ def _weigh(pid: int) -> tuple[int, int]:
     return memory, threads
 
 
-def _children(pid: int) -> list[int]:
+def children(pid: int) -> list[int]:
+    """Process ids of what any thread of a process started and what still lives."""
     found: list[int] = []
     with contextlib.suppress(OSError):
         for task in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208 - names only
