@@ -116,7 +116,7 @@ CPU: tuple[Fault, ...] = (
           "__attribute__((constructor)) static void early() { if (open(\"/tmp/forge-fault-left\", 0102, 0600) < 0) "
           "abort(); }"), (Verdict.CRASHED,), "SIG(ABRT|XFSZ)"),
     Fault("forks", cpu("for (;;) fork();", _C.format("int fork();")), (Verdict.CRASHED,), "SIGSYS"),
-    Fault("threads", cpu("unsigned long t; for (int i = 0; i < 20000; ++i) if (pthread_create(&t, 0, spin, 0)) break; "
+    Fault("threads", cpu("unsigned long t; for (int i = 0; i < 1000; ++i) if (pthread_create(&t, 0, spin, 0)) break; "
           "for (;;) {}", "extern \"C\" { int pthread_create(unsigned long*, const void*, void* (*)(void*), void*); }\n"
           "static void* spin(void*) { for (volatile int i = 0;; ++i) {} }"), (Verdict.TIMED_OUT, Verdict.CRASHED),
           quick=False),
@@ -164,8 +164,8 @@ CUDA: tuple[Fault, ...] = (
           checked=True),
     Fault("misaligned", cuda("*(volatile double*)((char*)out0 + 4) = 1.0;"), (Verdict.CRASHED,), _DIED, checked=True),
     Fault("trap", cuda("__trap();"), (Verdict.CRASHED,), _DIED, checked=True),
-    Fault("assert", cuda("assert(x == nullptr);", "#undef NDEBUG\n#include <cassert>"), (Verdict.CRASHED,), _DIED,
-          checked=True),
+    Fault("assert", cuda("assert(x == nullptr);", "#undef NDEBUG\n#include <cassert>"),
+          (Verdict.REFUSED, Verdict.CRASHED), f"__assertfail|{_DIED}", checked=True),
     Fault("stack overflow", cuda("if (deep(int(x[0]) & 1, out0) == 12345) out0[1] = 2.0f;",
           "__device__ __noinline__ int deep(int n, float* o) { volatile int a[512]; a[n & 511] = n; "
           "return o[n & 7] == 1e30f ? a[3] : deep(n + 1, o) + a[5]; }"), (Verdict.CRASHED,), _DIED, checked=True),
