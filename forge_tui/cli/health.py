@@ -47,11 +47,19 @@ class Machine(Record, frozen=True, kw_only=True):
     """Why CPU kernels cannot be run under AddressSanitizer; empty where they can, or where there is no g++."""
     ncu: str = ""
     ncu_error: str = ""
+    isolated: bool = False
+    isolation: str = ""
+    """What keeps compilers apart from the machine, or that nothing does, as a sentence; empty where not asked."""
 
 
 def checks(machine: Machine) -> list[Check]:
     """Every finding about PyTorch, driver and compilers."""
     found = [_torch(machine), _gpus(machine), *_compilers(machine), *_tools(machine)]
+    if machine.isolation:
+        found.append(Check(
+            name="isolation", status="ok" if machine.isolated else "warn", text=machine.isolation,
+            fix="" if machine.isolated else "Use Linux 5.13 or later with Landlock, or install bubblewrap.",
+        ))  # fmt: skip
     return found + (_versions(machine) if machine.gpus else [])
 
 

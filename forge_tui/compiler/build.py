@@ -15,12 +15,13 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from forge_tui.compiler import command, diagnostics, fits, inspect, subprocesses
+from forge_tui.compiler import command, diagnostics, fits, inspect, isolated, private, subprocesses
 from forge_tui.compiler.cache import BuildCache, Meta
 from forge_tui.compiler.toolchain import Gxx, Nvcc, Tool, find_tool
 from forge_tui.contract import directives, header, lint, plan
 from forge_tui.contract.source import Source, read
 from forge_tui.core.errors import ContractError, EnvironmentFault
+from forge_tui.core.ports import Isolation
 from forge_tui.core.records import Built, CompileFailure, Device, LaunchPlan, Target, Verdict
 
 #: changes when what is built from equal input changes
@@ -69,6 +70,7 @@ class CommandCompiler:
         self._slots = asyncio.Semaphore(max(1, jobs))
         self._running: dict[str, _Running] = {}
         self._tool: Tool | None = None
+        self._confined = isolated.NONE
         self._tool_lock = asyncio.Lock()
         self._objdump = shutil.which("objdump")
 
@@ -112,6 +114,19 @@ class CommandCompiler:
                 self._tool = await asyncio.to_thread(find_tool, self._device)
             return self._tool
 
+    async def _confinement(self, tool: Tool) -> isolated.Confinement:
+        async with self._tool_lock:
+            self._confined = await isolated.confinement(tool, self._device.arch)
+        return self._confined
+
+    async def isolation(self) -> Isolation:
+        """What keeps the compilers apart from the machine.
+
+        Raises:
+            EnvironmentFault: there is no compiler.
+        """
+        return (await self._confinement(await self._toolchain())).isolation
+
     def _prepare(
         self, target: Target, text: str, tunables: dict[str, int], tool: Tool
     ) -> _Job:
@@ -149,6 +164,7 @@ class CommandCompiler:
             if kept is not None:
                 path, meta = kept
                 return self._built(path, meta, job, cached=True)
+            await self._confinement(tool)
             started = time.monotonic()
             try:
                 async with _private_folder() as folder:
@@ -194,7 +210,8 @@ class CommandCompiler:
         for argv in steps:
             done = await self._run(argv, folder, deadline)
             resources |= diagnostics.resources(done.output)
-            log = diagnostics.clean(f"{log}\n{done.output}", str(folder))
+            own = private.own_words(done.output, str(folder), self._confined.read)
+            log = diagnostics.clean(f"{log}\n{own}", str(folder))
             failure = self._judge(done, log)
             if failure is not None:
                 return failure
@@ -213,7 +230,7 @@ class CommandCompiler:
     ) -> subprocesses.Finished:
         return await subprocesses.run(
             argv, folder, timeout_s=max(0.1, deadline - time.monotonic()), memory_bytes=self._memory_bytes,
-            keep_bytes=keep_bytes,
+            keep_bytes=keep_bytes, confined=self._confined,
         )  # fmt: skip
 
     def _judge(self, done: subprocesses.Finished, log: str) -> CompileFailure | None:
@@ -226,7 +243,7 @@ class CommandCompiler:
             return None
         if diagnostics.says_disk_full(log) and _disk_is_full():
             raise _disk_fault(OSError(errno.ENOSPC, "No space left on device"))
-        if done.code == command.NOT_STARTED:
+        if done.code in (command.NOT_STARTED, command.NOT_CONFINED):
             self._tool = None
             raise EnvironmentFault(f"The compiler could not be started: {diagnostics.reason(log)}.")
         fault = diagnostics.environment_fault(log, self._device.arch)

@@ -24,6 +24,8 @@ LINK_MAP_TEXT = "{ global: forge_launch; local: *; };\n"
 OBJECT = "candidate.o"
 #: exit code of the limiting script where the command cannot be started
 NOT_STARTED = 127
+#: the same where it cannot be confined
+NOT_CONFINED = 126
 
 _CXX_FLAGS = (
     "-O3", "-std=c++17", "-march=native", "-fopenmp", "-fPIC", "-fno-math-errno", "-fno-trapping-math",
@@ -89,10 +91,10 @@ def nvrtc_compile(nvrtc: Nvrtc, arch: str, tunables: Mapping[str, int]) -> list[
     ]  # fmt: skip
 
 
-def limited(argv: list[str], *, memory_bytes: int, file_bytes: int, cpu_s: int) -> list[str]:
-    """A command under limits of address space, file size and processor time."""
+def limited(argv: list[str], *, memory_bytes: int, file_bytes: int, cpu_s: int, confinement: str = "") -> list[str]:
+    """A command under limits of address space, file size and processor time, and confined (see `limit.py`)."""
     script = [sys.executable, "-I", str(LIMIT_SCRIPT)]
-    return [*script, str(memory_bytes), str(file_bytes), str(cpu_s), *argv]
+    return [*script, str(memory_bytes), str(file_bytes), str(cpu_s), confinement, *argv]
 
 
 def disassemble(objdump: str) -> list[str]:

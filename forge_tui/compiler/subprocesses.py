@@ -8,6 +8,7 @@ import os
 import signal
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from forge_tui.compiler import command
 from forge_tui.compiler.toolchain import build_environment
@@ -26,9 +27,17 @@ class Finished:
     timed_out: bool
 
 
+class Confined(Protocol):
+    """How a command is kept apart from the machine, see `isolated`."""
+
+    def wrap(self, argv: list[str], folder: Path) -> tuple[str, list[str]]:
+        """What `limit.py` is to put into force, and the command as it is to be run."""
+
+
 async def run(
-    argv: list[str], folder: Path, *, timeout_s: float, memory_bytes: int, keep_bytes: int = MAX_OUTPUT_BYTES
-) -> Finished:
+    argv: list[str], folder: Path, *, timeout_s: float, memory_bytes: int, keep_bytes: int = MAX_OUTPUT_BYTES,
+    confined: Confined | None = None,
+) -> Finished:  # fmt: skip
     """Run one command in a folder; standard output and error come back together.
 
     The process gets a group of its own, which is killed at the time limit and when the caller is cancelled.
@@ -36,8 +45,9 @@ async def run(
     Raises:
         OSError: the process could not be started.
     """
+    rules, wrapped = confined.wrap(argv, folder) if confined is not None else ("", argv)
     limited = command.limited(
-        argv, memory_bytes=memory_bytes, file_bytes=MAX_FILE_BYTES, cpu_s=int(timeout_s) + 10
+        wrapped, memory_bytes=memory_bytes, file_bytes=MAX_FILE_BYTES, cpu_s=int(timeout_s) + 10, confinement=rules
     )
     process = await asyncio.create_subprocess_exec(
         *limited, cwd=folder, env=build_environment(str(folder)), stdin=asyncio.subprocess.DEVNULL,

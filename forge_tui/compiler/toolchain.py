@@ -136,6 +136,11 @@ def find_tool(device: Device) -> Tool:
         return find_nvrtc()
 
 
+def toolkit_folders() -> list[Path]:
+    """Folders of CUDA toolkits that nvcc, or a wrapper of it, may use."""
+    return _toolkits()
+
+
 def _ask(argv: list[str]) -> str:
     """Standard output of a short command; empty where it fails."""
     try:

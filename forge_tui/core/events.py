@@ -30,5 +30,7 @@ class Kind(StrEnum):
     """`baseline_ms`, `deployed_ms`, `speedup`."""
     FAILED = "failed"
     """`what`, `hint`, `exit_code`."""
+    ISOLATION = "isolation"
+    """`isolated`, `short`, `level`, `text`: what keeps compilers and kernels apart from the machine, or why not."""
     LOG = "log"
     """`level` (info, warning, error), `text`."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from forge_tui.core.errors import StoreError
+from forge_tui.core.errors import StoreError, UsageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +82,25 @@ def hash_path(path: Path) -> int:
 
 
 def workspace_for(model_path: str | None, chosen: str | None) -> Workspace:
-    """`--workspace`, else `.forge/` beside the model file, else in the current folder."""
-    if chosen:
-        return Workspace(Path(chosen).expanduser().resolve())
-    if model_path:
-        return Workspace(Path(model_path).resolve().parent / ".forge")
-    return Workspace(Path.cwd() / ".forge")
+    """`--workspace`, else `.forge/` beside the model file, else in the current folder.
+
+    Raises:
+        UsageError: the path leads in a circle, or names a user whom nobody knows; the current folder is gone.
+    """
+    try:
+        if chosen:
+            return Workspace(Path(chosen).expanduser().resolve())
+        if model_path:
+            return Workspace(Path(model_path).resolve().parent / ".forge")
+        return Workspace(Path.cwd() / ".forge")
+    except FileNotFoundError as error:
+        raise UsageError("The current folder is no longer there.", "Change to another one.") from error
+    except (OSError, RuntimeError, ValueError) as error:
+        # a circle of links is a RuntimeError until Python 3.13
+        circle = getattr(error, "errno", 0) == errno.ELOOP or "loop" in str(error)
+        why = "its links lead in a circle" if circle else str(getattr(error, "strerror", None) or error).rstrip(".")
+        what = f"The workspace {chosen or model_path or '.'} cannot be found: {why}."
+        raise UsageError(what, "Name another folder with --workspace.") from error
 
 
 def cache_root() -> Path:

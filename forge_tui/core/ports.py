@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from forge_tui.core.records import (
     Built,
@@ -57,6 +57,39 @@ class Compiler(Protocol):
 
     async def build(self, target: Target, source: str, tunables: dict[str, int]) -> Built | CompileFailure:
         """Compile under limits; cached by content. Raises EnvironmentFault where no compiler is at hand."""
+
+
+@runtime_checkable
+class Isolated(Protocol):
+    """A compiler that says what keeps it apart from the machine."""
+
+    async def isolation(self) -> Isolation:
+        """What is in force. Raises EnvironmentFault where no compiler is at hand."""
+
+
+class Isolation(Record, frozen=True, kw_only=True):
+    """What keeps compilers and kernels apart from the machine. `means` is empty where nothing does, with `why`."""
+
+    means: Literal["landlock", "bubblewrap", ""]
+    abi: int = 0
+    """Landlock's version."""
+    why: str = ""
+
+    @property
+    def short(self) -> str:
+        """For a status line: `isolated: landlock+seccomp`."""
+        return f"isolated: {self.means}+seccomp" if self.means else f"not isolated: {self.why}"
+
+    @property
+    def sentence(self) -> str:
+        """For a log: what is confined and what is not."""
+        if self.means == "landlock":
+            return (f"Compilers and kernels are isolated by Landlock (version {self.abi}) and seccomp: no network, "
+                    "nothing written outside of their own folders, nothing read by a compiler but its toolkit.")
+        if self.means == "bubblewrap":
+            return ("Compilers are isolated by bubblewrap, CPU kernels by seccomp: no network, nothing written "
+                    "outside of their own folders.")  # fmt: skip
+        return f"Compilers are not isolated: {self.why}. CPU kernels still run behind seccomp."
 
 
 class TargetCheck(Record, frozen=True, kw_only=True):

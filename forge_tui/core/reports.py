@@ -86,6 +86,8 @@ class RunReport(Record, frozen=True, kw_only=True):
     state: str
     elapsed_s: float
     warnings: tuple[str, ...] = ()
+    isolation: str = ""
+    """What kept compilers and kernels apart from the machine, `isolated: ...` or `not isolated: why`; empty before."""
     profile: ProfileSummary | None = None
     """None before the model was profiled."""
 

@@ -10,7 +10,7 @@ import msgspec
 
 from forge_tui.core.errors import EnvironmentFault, ExitCode, ForgeError, UsageError
 from forge_tui.core.events import Kind
-from forge_tui.core.ports import Compiler, Evaluator, Proposer, Task
+from forge_tui.core.ports import Compiler, Evaluator, Isolated, Proposer, Task
 from forge_tui.core.profiles import Profile
 from forge_tui.core.records import (
     DeployDecision,
@@ -116,6 +116,7 @@ class Engine:
         targets = self._choose(profile, proposers)
         try:
             pipeline = Pipeline(compiler, evaluator, quiet, device)
+            await self._say_isolation(compiler)
             reason = await self._search(profile, targets, pipeline, evaluator, proposers)
             if self._stop_asked:
                 self._set_state("interrupted", stop_reason=reason)
@@ -204,6 +205,14 @@ class Engine:
                     "reason": f"no kernel for it can be written by {' or '.join(proposers) or 'anybody'}",
                 })  # fmt: skip
         return chosen
+
+    async def _say_isolation(self, compiler: Compiler) -> None:
+        if isinstance(compiler, Isolated):
+            found = await compiler.isolation()
+            self._store.event(self._id, Kind.ISOLATION, {
+                "isolated": bool(found.means), "short": found.short, "text": found.sentence,
+                "level": "info" if found.means else "warning",
+            })  # fmt: skip
 
     async def _search(
         self, profile: Profile, targets: list[Target], pipeline: Pipeline, evaluator: Evaluator,

@@ -20,6 +20,7 @@ from forge_tui.core.paths import Workspace
 from forge_tui.core.ports import TargetCheck
 from forge_tui.core.records import Built, Device, Evaluation, ModelSpec, Target, Under, Verdict
 from forge_tui.core.timings import Noise
+from forge_tui.evaluator import confine
 from forge_tui.evaluator.compiled_baseline import CompiledBaseline
 from forge_tui.evaluator.conclude import conclude
 from forge_tui.evaluator.lease import lease
@@ -31,6 +32,7 @@ from forge_tui.evaluator.sharing import SharedLease
 from forge_tui.evaluator.watch import watch_for
 from forge_tui.processes.child import WorkerProcess
 from forge_tui.processes.quiet import Quiet
+from forge_tui.processes.watch import Limits, memory_limit
 
 #: building a large model, and references of large targets, take their time
 _OPEN_S = 600.0
@@ -41,6 +43,8 @@ _PATIENCE_S = 10.0
 _PATIENCE_FACTOR = 1000.0
 #: making, copying and comparing the data of a run
 _BYTES_PER_S = 2e8
+#: of the runner with its children; a kernel has no use for more
+_MOST_THREADS = 8192
 #: what a worker is given beyond the limit that it keeps itself
 _GRACE_S = 10.0
 _BUDGET_S = {"cpu": 1.0, "cuda": 2.0}
@@ -98,7 +102,12 @@ class WorkerEvaluator:
         judge = settings | {"device": device.name, "judge_seed": draw(self._seed, "judge")}
         runner = settings | {"device": msgspec.to_builtins(device)}
         self._judge = WorkerProcess("forge_tui.evaluator.judge", log_dir / "judge.log", args=_settings(judge))
-        self._runner = WorkerProcess("forge_tui.evaluator.runner", log_dir / "runner.log", args=_settings(runner))
+        # a limit of address space would break CUDA; on the CPU the candidate's own process has one
+        self._runner = WorkerProcess(
+            "forge_tui.evaluator.runner", log_dir / "runner.log", args=_settings(runner),
+            env=confine.cuda_environment(workspace.root / "cache" / "runner") if device.kind == "cuda" else None,
+            limits=Limits(memory_limit(), _MOST_THREADS),
+        )  # fmt: skip
         watch = watch_for(device, threads, lambda: [w.pid for w in (self._judge, self._runner) if w.pid])
         self._watch = watch
         self._rounds = Rounds(device, watch, on_note, patience_s)

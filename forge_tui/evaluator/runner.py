@@ -21,7 +21,7 @@ from torch import Tensor
 
 from forge_tui.core.errors import EnvironmentFault
 from forge_tui.core.records import Built, Device, LaunchPlan, Signature, Verdict
-from forge_tui.evaluator import compiled, costs, sandbox, second_clock, stats, timing
+from forge_tui.evaluator import compiled, confine, costs, sandbox, second_clock, stats, timing
 from forge_tui.evaluator.afterwards import Afterwards
 from forge_tui.evaluator.exchange import OutputFile, slot_bytes
 from forge_tui.evaluator.inputs import patch
@@ -50,6 +50,7 @@ class Runner:
         self._lost = ""
         self._compiled: dict[str, compiled.Call] = {}
         """The originals compiled by torch, by target."""
+        self._confined: list[Path] = []
 
     # ---- requests
 
@@ -192,6 +193,9 @@ class Runner:
             if cpu:
                 sandbox.limit(self._threads, _working_bytes(opened, built))
                 before = Afterwards()
+                confine.cpu_candidate(Path(built.path))
+            else:
+                self._confine(Path(message["path"]).parent)
             kernel = load_kernel(built, opened.signature, str(self._where))
             if cpu:
                 sandbox.lock_down()
@@ -237,6 +241,14 @@ class Runner:
         return reply
 
     # ---- helpers
+
+    def _confine(self, scratch: Path) -> None:
+        """On CUDA, once, when all that needs more has been done: the model is built, the context exists."""
+        if scratch not in self._confined:
+            # rules add up: a second folder would only take the first away
+            assert not self._confined, "a runner has one folder for outputs"
+            self._confined.append(scratch)
+            confine.cuda_runner(self._confined)
 
     def _use_threads(self) -> None:
         if self._where.type == "cpu":

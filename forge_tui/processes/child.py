@@ -14,6 +14,7 @@ from typing import Any
 from forge_tui.core import errors
 from forge_tui.core.errors import ExitCode, ForgeError, WorkerDied
 from forge_tui.processes.environment import clean_environment
+from forge_tui.processes.watch import Limits, Watch
 
 _TAIL_BYTES = 4000
 _REPLY_LIMIT = 256 * 1024 * 1024
@@ -31,11 +32,16 @@ def raise_reply(error: dict[str, Any]) -> None:
 class WorkerProcess:
     """One worker, started as `python -m MODULE --in N --out N` in a process group of its own.
 
-    stdout and stderr go to `log`. One request at a time; a request that outlives its limit kills the whole group.
+    stdout and stderr go to `log`, of which the end is kept. One request at a time; a request that outlives its limit
+    kills the whole group, and so does a tree that outgrows `limits`.
     """
 
-    def __init__(self, module: str, log: Path, env: dict[str, str] | None = None, args: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, module: str, log: Path, env: dict[str, str] | None = None, args: tuple[str, ...] = (),
+        limits: Limits | None = None,
+    ) -> None:  # fmt: skip
         self._module = module
+        self._watch = Watch(log, limits or Limits())
         self._log = log
         self._env = clean_environment(env)
         self._args = args
@@ -64,6 +70,7 @@ class WorkerProcess:
         request_read, request_write = os.pipe()
         reply_read, reply_write = os.pipe()
         self._log.parent.mkdir(parents=True, exist_ok=True)
+        self._watch.trim()
         try:
             with open(self._log, "ab") as log:
                 self._process = await asyncio.create_subprocess_exec(
@@ -79,6 +86,7 @@ class WorkerProcess:
             os.close(request_read)
             os.close(reply_write)
         self._request_fd = request_write
+        self._watch.begin(self._process.pid)
         loop = asyncio.get_running_loop()
         self._reader = asyncio.StreamReader(limit=_REPLY_LIMIT)
         protocol = asyncio.StreamReaderProtocol(self._reader)
@@ -113,7 +121,8 @@ class WorkerProcess:
                 code = await self._ended()
                 number = -code if code < 0 else None
                 name = f"signal {signal.Signals(number).name}" if number else f"exit code {code}"
-                raise WorkerDied(f"The worker ended with {name}.", signal=number, log=self.log_tail())
+                what = self._watch.excess or f"The worker ended with {name}."
+                raise WorkerDied(what, signal=number, log=self.log_tail())
             reply = json.loads(answer)
             if "error" in reply:
                 raise_reply(reply["error"])
@@ -137,6 +146,7 @@ class WorkerProcess:
     async def stop(self) -> None:
         """Kill the process group and close the pipes; safe to call at any time."""
         process, self._process = self._process, None
+        self._watch.end()
         if self._request_fd >= 0:
             os.close(self._request_fd)
             self._request_fd = -1

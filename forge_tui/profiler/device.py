@@ -16,6 +16,7 @@ from forge_tui.core.records import Device
 from forge_tui.models.devices import resolve_device
 from forge_tui.profiler.ceilings import measure_ceilings
 from forge_tui.profiler.known import ceilings_of
+from forge_tui.profiler.uuids import device_uuid
 
 #: compute capabilities with an architecture-specific target (`sm_90` does not assemble `wgmma`)
 _SPECIFIC = {(9, 0), (10, 0), (10, 1), (10, 3), (11, 0), (12, 0), (12, 1)}
@@ -82,12 +83,11 @@ def _cuda(device: torch.device) -> Device:
     index = device.index or 0
     properties = torch.cuda.get_device_properties(index)
     capability = (properties.major, properties.minor)
-    uuid = str(getattr(properties, "uuid", ""))
     return Device(
         name=f"cuda:{index}",
         model=properties.name,
         arch=cuda_arch(*capability),
-        uuid=f"GPU-{uuid}" if uuid and not uuid.startswith("GPU-") else uuid,
+        uuid=device_uuid(index, str(getattr(properties, "uuid", ""))),
         sms=properties.multi_processor_count,
         cores=len(os.sched_getaffinity(0)),
         threads=torch.get_num_threads(),

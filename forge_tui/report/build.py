@@ -76,7 +76,7 @@ def details(reader: Reader, session_id: str, *, sources: bool = True) -> Details
     session = reader.session(session_id)
     profile = reader.profile(session.id)
     deployment = reader.deployment(session.id)
-    opened, warnings = _from_events(_events(reader, session.id))
+    opened, warnings, isolation = _from_events(_events(reader, session.id))
     nodes = reader.nodes(session.id, sources=False)
     by_target: dict[str, list[Node]] = {}
     for node in nodes:
@@ -94,7 +94,7 @@ def details(reader: Reader, session_id: str, *, sources: bool = True) -> Details
     if sources:
         best = {target_id: reader.node(session.id, node.id) for target_id, node in best.items()}
     return Details(
-        report=_report(session, profile, deployment, results, warnings), session=session, profile=profile,
+        report=_report(session, profile, deployment, results, warnings, isolation), session=session, profile=profile,
         deployment=deployment, best={names[key]: node for key, node in best.items()},
         decisions={names[key]: decision for key, decision in decisions.items() if key in names},
         verdicts={t.name: _verdicts(by_target.get(t.id, ())) for t in targets},
@@ -130,7 +130,7 @@ def spending(calls: Iterable[LlmCall]) -> tuple[Spending, ...]:
 
 def _report(
     session: SessionInfo, profile: Profile | None, deployment: Deployment | None, results: tuple[TargetResult, ...],
-    warnings: list[str],
+    warnings: list[str], isolation: str,
 ) -> RunReport:  # fmt: skip
     under = session.options.under
     baselines: dict[str, float] = {}
@@ -154,7 +154,7 @@ def _report(
         evaluations=session.evaluations, cost_usd=session.cost_usd, cost_is_lower_bound=session.unpriced_calls > 0,
         stop_reason=session.stop_reason, state=session.state, elapsed_s=session.elapsed_s,
         warnings=tuple(dict.fromkeys([*(profile.warnings if profile else ()), *warnings])),
-        profile=summary(profile) if profile else None,
+        isolation=isolation, profile=summary(profile) if profile else None,
     )  # fmt: skip
 
 
@@ -174,16 +174,19 @@ def _events(reader: Reader, session_id: str) -> Iterator[Event]:
         after = page[-1].id
 
 
-def _from_events(events: Iterable[Event]) -> tuple[dict[str, dict[str, Any]], list[str]]:
-    """What opening each target found, in the order of the search, and what was warned of."""
+def _from_events(events: Iterable[Event]) -> tuple[dict[str, dict[str, Any]], list[str], str]:
+    """What opening each target found, in the order of the search, what was warned of, and the isolation."""
     opened: dict[str, dict[str, Any]] = {}
     warnings: list[str] = []
+    isolation = ""
     for event in events:
         if event.kind == Kind.TARGET_OPENED:
             opened[str(event.data["target"])] = event.data
         elif event.kind == Kind.LOG and event.data.get("level") in ("warning", "error"):
             warnings.append(str(event.data.get("text", "")))
-    return opened, warnings
+        elif event.kind == Kind.ISOLATION:
+            isolation = str(event.data.get("short", ""))
+    return opened, warnings, isolation
 
 
 def _targets(

@@ -127,6 +127,9 @@ class SessionView:
     """The node last read with its source."""
     trouble: str = ""
     paused: bool = False
+    isolation: str = ""
+    """What keeps compilers and kernels apart from the machine; empty before the engine said so."""
+    isolated: bool = True
     _orphans: dict[str, list[Node]] = field(default_factory=dict)
     _run_began: float | None = None
     _last_state: str = ""
@@ -234,6 +237,7 @@ class SessionView:
         self.events.clear()
         self.events_seen = 0
         self.paused = False
+        self.isolation, self.isolated = "", True
         self._orphans = {}
         self._run_began, self._last_state = None, ""
 
@@ -294,6 +298,10 @@ class SessionView:
                 touched |= Touched.HOTSPOTS
             elif event.kind == Kind.LOG and event.data.get("text") in PAUSE_TEXTS:
                 self.paused = PAUSE_TEXTS[event.data["text"]]
+                touched |= Touched.STATUS
+            elif event.kind == Kind.ISOLATION:
+                self.isolation = str(event.data.get("short", ""))
+                self.isolated = bool(event.data.get("isolated"))
                 touched |= Touched.STATUS
             elif event.kind == Kind.STATE:
                 self.paused = False

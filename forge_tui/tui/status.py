@@ -47,6 +47,9 @@ def status_pieces(state: SessionView, glyphs: Glyphs, width: int, now: float) ->
         add(2, (one_line(str((info.error or {}).get("what") or info.stop_reason)), "error"))
     elif info.stop_reason and not state.live:
         add(5, (one_line(info.stop_reason), "muted"))
+    if state.isolation:
+        # what is amiss outlasts the names on a narrow screen
+        add(9 if state.isolated else 5, (one_line(state.isolation), "muted" if state.isolated else "warning"))
     add(6, (one_line(info.options.model.text), "muted"))
     add(7, (f"{info.options.device}", "muted"))
     add(8, (f"session {clean(info.id)}", "muted"))

@@ -280,3 +280,15 @@ def test_ctrl_c_while_a_command_works(tmp_path):
     assert err == f"Profiling {model} on cpu ...\nforge-tui: Interrupted.\n"
     stat = Path(f"/proc/{began.read_text()}/stat")
     assert not stat.exists() or stat.read_text().split()[2] == "Z"
+
+
+@pytest.mark.parametrize("where", ["loop", "loop/below"])
+def test_a_workspace_in_a_circle_of_links_is_a_sentence(where, tmp_path, capsys, monkeypatch):
+    """It is the user's fault, said in one sentence, with exit code 2; no bug."""
+    monkeypatch.setattr(output, "_written", False)
+    (tmp_path / "loop").symlink_to(tmp_path / "back")
+    (tmp_path / "back").symlink_to(tmp_path / "loop")
+    assert main.main(["sessions", "--workspace", str(tmp_path / where)]) == 2
+    said = capsys.readouterr().err
+    assert said == (f"forge-tui: The workspace {tmp_path / where} cannot be found: its links lead in a circle. Name "
+                    "another folder with --workspace.\n")  # fmt: skip

@@ -21,6 +21,18 @@ def workspace(tmp_path):
     return Workspace(tmp_path / ".forge")
 
 
+def test_isolation_is_in_the_report(tmp_path):
+    """What the engine found is what `--json` says; nothing before it did."""
+    workspace, name = fixture.finished(tmp_path)
+    with contextlib.closing(Reader.open(workspace)) as reader:
+        assert run_report(reader, name).isolation == ""
+    with contextlib.closing(Store.open(workspace)) as store:
+        store.event(name, Kind.ISOLATION, {"isolated": True, "short": "isolated: landlock+seccomp", "text": "x",
+                                           "level": "info"})  # fmt: skip
+    with contextlib.closing(Reader.open(workspace)) as reader:
+        assert run_report(reader, name).isolation == "isolated: landlock+seccomp"
+
+
 def test_report_of_a_finished_session(tmp_path):
     """Every field of the report of a session whose rows are known."""
     workspace, name = fixture.finished(tmp_path)

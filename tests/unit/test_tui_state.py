@@ -127,6 +127,20 @@ def test_pausing_by_any_screen_is_seen() -> None:
     assert not state.paused
 
 
+def test_isolation_is_in_the_status_line() -> None:
+    """What keeps kernels apart is shown where there is room; that nothing does is shown sooner, as a warning."""
+    state = load(busy_session())
+    for isolated, short in ((True, "isolated: landlock+seccomp"), (False, "not isolated: no Landlock")):
+        event = Event(id=902, session=SESSION, at=NOW, kind=Kind.ISOLATION,
+                      data={"isolated": isolated, "short": short, "level": "info", "text": short})  # fmt: skip
+        state.apply(EventsRead((event,), live=True))
+        pieces = status_pieces(state, UNICODE, 250, NOW)
+        assert (short, "muted" if isolated else "warning") in pieces
+    narrow = line_of(status_pieces(state, UNICODE, 110, NOW))
+    assert "not isolated" in narrow
+    assert "session " not in narrow
+
+
 def test_a_silent_engine_is_gone() -> None:
     """Without a heartbeat for a while the status says how to resume; a finished session is never `gone`."""
     state = load(busy_session())

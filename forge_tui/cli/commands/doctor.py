@@ -58,7 +58,8 @@ def doctor(*, workspace: str | None, as_json: bool) -> int:
 
 def examine() -> tuple[Machine, dict[str, str]]:
     """Versions of everything, and where the compilers are. Slow or hanging libraries are asked in processes."""
-    from forge_tui.compiler import toolchain
+    from forge_tui.compiler import isolated, toolchain
+    from forge_tui.processes.isolation import detect
 
     with ThreadPoolExecutor() as pool:
         torch_asked = pool.submit(probe.ask, "torch", _TORCH_LIMIT_S)
@@ -72,11 +73,14 @@ def examine() -> tuple[Machine, dict[str, str]]:
     errors = {f"{name}_error": fault for name, (_, fault) in found.items() if fault}
     # a driver that hangs must not be asked again in this process
     device = resolve_device("auto") if gpus else "cpu"
+    tool = found["gxx"][0]
+    isolation = asyncio.run(isolated.confinement(tool, "")).isolation if isinstance(tool, toolchain.Gxx) else detect()
     machine = Machine(
         device=device,
         torch=torch.get("version", ""), torch_error=torch.get("error", ""), torch_cuda=torch.get("cuda") or "",
         torch_sees_gpu=bool(torch.get("available")), torch_why=torch.get("why", ""),
         driver=nvml.get("driver", ""), driver_cuda=nvml.get("cuda", ""), gpus=gpus, gpu_error=nvml.get("error", ""),
+        isolated=bool(isolation.means), isolation=isolation.sentence,
         **versions, **errors, **asyncio.run(_tools(device, gxx="gxx" in versions)),
     )  # fmt: skip
     return machine, {name: tool.path for name, (tool, _) in found.items() if tool is not None}

@@ -73,7 +73,7 @@ def describe(event: Event, names: dict[str, str], glyphs: Glyphs) -> EventLine:
             style = "accent"
         case Kind.FAILED:
             text, style = one_line(f"{data.get('what', '')} {data.get('hint') or ''}"), "error"
-        case Kind.LOG:
+        case Kind.LOG | Kind.ISOLATION:
             level = str(data.get("level", "info"))
             kind = level if level != "info" else "log"
             style = {"warning": "warning", "error": "error"}.get(level, "text")
