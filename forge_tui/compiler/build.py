@@ -10,13 +10,13 @@ import shutil
 import signal
 import tempfile
 import time
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from forge_tui.compiler import command, diagnostics, fits, inspect, isolated, private, subprocesses
 from forge_tui.compiler.cache import BuildCache, Meta
+from forge_tui.compiler.folder import private_folder, sweep
 from forge_tui.compiler.toolchain import Gxx, Nvcc, Tool, find_tool
 from forge_tui.contract import directives, header, lint, plan
 from forge_tui.contract.source import Source, read
@@ -73,6 +73,7 @@ class CommandCompiler:
         self._confined = isolated.NONE
         self._tool_lock = asyncio.Lock()
         self._objdump = shutil.which("objdump")
+        sweep()
 
     async def build(self, target: Target, source: str, tunables: dict[str, int]) -> Built | CompileFailure:
         """Compile a candidate, or take the built file from the cache; equal builds at one time become one.
@@ -167,7 +168,7 @@ class CommandCompiler:
             await self._confinement(tool)
             started = time.monotonic()
             try:
-                async with _private_folder() as folder:
+                async with private_folder() as folder:
                     made = await self._compile(job, tool, folder)
                     seconds = time.monotonic() - started
                     if isinstance(made, CompileFailure):
@@ -268,16 +269,6 @@ class CommandCompiler:
             if len(done.output) >= _MAX_DISASSEMBLY:
                 raise ContractError("The built kernel is too large to be inspected.")
             await asyncio.to_thread(inspect.check_instructions, done.output)
-
-
-@asynccontextmanager
-async def _private_folder() -> AsyncIterator[Path]:
-    """A folder that only this user can read, gone afterwards."""
-    folder = Path(tempfile.mkdtemp(prefix="forge-build-"))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _write(path: Path, text: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from targets_fixture import SOFTMAX_CPP, SOFTMAX_CUDA, cpu_device, cuda_device, 
 
 from forge_tui.compiler import command, isolated, private, subprocesses, toolchain
 from forge_tui.compiler.build import CommandCompiler
+from forge_tui.compiler.folder import private_folder
 from forge_tui.contract import lint
 from forge_tui.core.errors import ContractError
 from forge_tui.core.records import Built
@@ -167,3 +169,18 @@ async def test_a_toolchain_that_isolation_breaks_is_used_without(tmp_path, monke
     assert isinstance(await compiler.build(softmax_target(), SOFTMAX_CPP, {}), Built)
     if isolation.detect().means:
         assert found.short.startswith("not isolated: g++ does not work under landlock (")
+
+
+async def test_a_killed_engine_s_folder_is_swept_up(tmp_path, monkeypatch):
+    """A build folder whose owner was killed goes with the next compiler, one that is in use stays."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    left = tmp_path / "forge-build-left"
+    left.mkdir()
+    (left / "candidate.cpp").write_text("int x;")
+    async with private_folder() as used:
+        assert used.parent == tmp_path
+        assert used.stat().st_mode & 0o777 == 0o700
+        CommandCompiler(cpu_device(), tmp_path / "cache")
+        assert used.is_dir()
+        assert not left.exists()
+    assert [path.name for path in tmp_path.glob("forge-*")] == []
