@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,8 +23,9 @@ from forge_tui.evaluator.tolerance import Bound
 _BLOCK = 16
 #: elements of an output looked at together, whole rows of blocks
 _PIECE = 1 << 18
-_ROUNDINGS = {torch.float32: (torch.bfloat16, torch.float16), torch.float64: (torch.float32,)}
-_NAMES = {torch.bfloat16: "bfloat16", torch.float16: "float16", torch.float32: "float32"}
+#: the narrower type of each; float16 for float32 is no canary: where a rounding of the inputs moves the result by as
+#: much (cosines of large angles), right kernels are no better
+_ROUNDINGS = {torch.float32: torch.bfloat16, torch.float64: torch.float32}
 
 
 @dataclass(slots=True)
@@ -46,10 +48,13 @@ class Canary:
     name: str
     make: Callable[[Meeting], Answer]
     whole: bool = False
-    """Whether it counts as passing where it is right."""
+    """Whether it counts as passing where it is right on every set."""
+    constant: bool = False
+    """The same, but only if the result never changes: else nobody would know it without computing it."""
     rounding: torch.dtype | None = None
     refused: bool = False
     passed: bool = False
+    met: bool = False
 
     def meet(self, meeting: Meeting) -> None:
         """Try it on a set."""
@@ -57,6 +62,7 @@ class Canary:
         if answer is None:
             return
         wrong = [(o, b) for o, b in zip(answer, meeting.bounds, strict=True) if o is not None]
+        self.met = True
         if not all(tolerance.passes(output, limit) for output, limit in wrong):
             self.refused = True
         elif self.whole or any(_differs(output, limit) for output, limit in wrong):
@@ -104,7 +110,8 @@ class Canaries:
     """All canaries of a target, and the sets they have met."""
 
     def __init__(self, signature: Signature, call: Call) -> None:
-        self._canaries = list(_canaries(signature, call))
+        self._stale = Canary("The right result of other inputs", _stale)
+        self._canaries = [*_canaries(signature, call), self._stale]
         shapes = [(n, o.spec) for n, o in enumerate(signature.outputs)]
         self._tiles = [
             _Tiles(n, filled) for filled in ("zero", "as other inputs have it")
@@ -125,8 +132,11 @@ class Canaries:
 
     def passing(self, *, narrow: bool = False) -> str:
         """The first that every set so far let pass, in words, or nothing; with `narrow` roundings are forgiven."""
+        changes = self._stale.refused or self._stale.passed
         for canary in self._canaries:
-            if canary.passed and not canary.refused and not (narrow and canary.rounding in _ROUNDINGS[torch.float32]):
+            if canary.refused or (narrow and canary.rounding is torch.bfloat16):
+                continue
+            if canary.passed or (canary.constant and canary.met and not changes):
                 return canary.name
         return next((t.open for t in self._tiles if t.open), "")
 
@@ -135,24 +145,34 @@ def _canaries(signature: Signature, call: Call) -> Iterator[Canary]:
     outputs = signature.outputs
     yield Canary("A result of zeros", lambda m: [torch.zeros_like(b.expected, dtype=b.dtype) for b in m.bounds], True)
     if any(o.spec.numel > 1 for o in outputs):
-        yield Canary("The mean of the result", lambda m: [_mean(b) for b in m.bounds], True)
-    for n, item in enumerate(signature.inputs):
-        if all(item.spec.shape == o.spec.shape and item.spec.dtype == o.spec.dtype for o in outputs):
-            yield Canary(f"A copy of {item.name}", lambda m, n=n: [m.inputs[n]] * len(m.bounds), True)
-    yield Canary("The right result of other inputs", lambda m: m.other and [_stored(b) for b in m.other])
-    for n, item in enumerate(outputs):
+        yield Canary("The mean of the result", lambda m: [_mean(b) for b in m.bounds], constant=True)
+    for number, given in enumerate(signature.inputs):
+        if all(given.spec.shape == o.spec.shape and given.spec.dtype == o.spec.dtype for o in outputs):
+            yield Canary(f"A copy of {given.name}", _copy(number), True)
+    for number, item in enumerate(outputs):
         if len(outputs) > 1:
             name = f"The right result with {item.name}"
-            yield Canary(f"{name} of other inputs", _only(n, lambda m, n=n: m.other and _stored(m.other[n])))
-            yield Canary(f"{name} zero", _only(n, lambda m, n=n: torch.zeros_like(_stored(m.bounds[n]))))
-        for dtype in _ROUNDINGS.get(getattr(torch, item.spec.dtype), ()):
-            what = item.name if len(outputs) > 1 else "result"
-            yield Canary(f"The right {what} rounded to {_NAMES[dtype]}",
-                         _only(n, lambda m, n=n, d=dtype: _stored(m.bounds[n]).to(d).to(m.bounds[n].dtype)),
-                         rounding=dtype)  # fmt: skip
-
+            yield Canary(f"{name} of other inputs", _only(number, lambda _, other: other and _stored(other)))
+            yield Canary(f"{name} zero", _only(number, lambda right, _: torch.zeros_like(_stored(right))))
+        narrow = _ROUNDINGS.get(getattr(torch, item.spec.dtype))
+        if narrow is not None:
+            name = f"The right {item.name if len(outputs) > 1 else 'result'} rounded to {str(narrow)[6:]}"
+            yield Canary(name, _only(number, _rounded_to(narrow)), rounding=narrow)
     if any(i.spec.dtype == "float32" for i in signature.inputs):
-        yield Canary("The result of inputs rounded to bfloat16", lambda m: _of_rounded(call, m), rounding=torch.bfloat16)
+        name = "The result of inputs rounded to bfloat16"
+        yield Canary(name, lambda m: _of_rounded(call, m), rounding=torch.bfloat16)
+
+
+def _copy(number: int) -> Callable[[Meeting], Answer]:
+    return lambda meeting: [meeting.inputs[number]] * len(meeting.bounds)
+
+
+def _stale(meeting: Meeting) -> Answer:
+    return None if meeting.other is None else [_stored(b) for b in meeting.other]
+
+
+def _rounded_to(dtype: torch.dtype) -> Callable[[Bound, Bound | None], Tensor]:
+    return lambda right, _: _stored(right).to(dtype).to(right.dtype)
 
 
 def _of_rounded(call: Call, meeting: Meeting) -> Answer:
@@ -167,11 +187,11 @@ def _of_rounded(call: Call, meeting: Meeting) -> Answer:
     return [o if o.dtype is torch.float32 else None for o in outputs]
 
 
-def _only(number: int, make: Callable[[Meeting], Tensor | None]) -> Callable[[Meeting], Answer]:
-    """The answer with one output of its own, the others right."""
+def _only(number: int, make: Callable[[Bound, Bound | None], Any]) -> Callable[[Meeting], Answer]:
+    """The answer with one output of its own, the others right; it is made from the right one and the other set's."""
 
     def answer(meeting: Meeting) -> Answer:
-        wrong = make(meeting)
+        wrong: Tensor | None = make(meeting.bounds[number], None if meeting.other is None else meeting.other[number])
         return None if wrong is None else [wrong if n == number else None for n in range(len(meeting.bounds))]
 
     return answer
@@ -224,7 +244,7 @@ def _by_columns(marked: Tensor) -> Tensor:
     """Whether any is marked of every 16 columns: (rows, columns) to (rows, blocks)."""
     rows, columns = marked.shape
     even = columns - columns % _BLOCK
-    parts = [marked[:, :even].unflatten(1, (-1, _BLOCK)).any(-1)] if even else []
+    parts = [marked[:, :even].reshape(rows, -1, _BLOCK).any(-1)] if even else []
     if even < columns:
         parts.append(marked[:, even:].any(-1, keepdim=True))
     return torch.cat(parts, 1) if columns else marked.new_zeros(rows, 0)

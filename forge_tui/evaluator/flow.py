@@ -24,15 +24,34 @@ _PRODUCTS = frozenset({
     "_convolution", "cudnn_convolution_relu", "cudnn_convolution_add_relu", "_cudnn_rnn",
 })  # fmt: skip
 
+#: operations that take some values and leave others by what is in a tensor, or whose result only jumps now and then
+_CHOICES = frozenset({
+    "where", "masked_fill", "masked_fill_", "masked_scatter", "masked_select", "index", "_unsafe_index", "index_put",
+    "index_put_", "_index_put_impl_", "gather", "scatter", "scatter_", "scatter_add", "scatter_add_", "scatter_reduce",
+    "index_add", "index_add_", "index_copy", "index_copy_", "index_select", "index_fill", "embedding", "take", "topk",
+    "sort", "max", "min", "amax", "amin", "maximum", "minimum", "clamp", "clamp_min", "clamp_max",
+    "gt", "lt", "ge", "le", "eq", "ne", "argmax", "argmin", "sign", "floor", "ceil", "round", "trunc", "floor_divide",
+    "remainder", "fmod", "bucketize", "searchsorted",
+})  # fmt: skip
 
-class _Flow(TorchDispatchMode):
+
+def operation(func: Any) -> str:
+    """The name of a dispatched operation without library and overload: `add`, `cond`."""
+    return str(func.name()).partition("::")[2].partition(".")[0] or str(func.name())
+
+
+class _Flow(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Keeps, for each storage, the inputs whose values went into it."""
 
+    supports_higher_order_operators = True
+
     def __init__(self, inputs: Sequence[Tensor]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._from: dict[int, frozenset[int]] = {}
         for number, tensor in enumerate(inputs):
             self._from[_storage(tensor)] = frozenset((number,))
+        self.chosen: frozenset[int] = frozenset()
+        """Inputs whose values went into an operation that chooses by data."""
 
     def of(self, tensor: Tensor) -> frozenset[int]:
         """The inputs that a tensor depends on."""
@@ -41,12 +60,15 @@ class _Flow(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = [v for v in pytree.tree_leaves((args, kwargs or {})) if isinstance(v, Tensor)]
         result = func(*args, **(kwargs or {}))
-        schema = func._schema  # noqa: SLF001
+        name = operation(func)
         read: frozenset[int] = frozenset()
-        if schema.name.partition("::")[2] not in _SHAPE_ONLY:
+        if name not in _SHAPE_ONLY:
             read = frozenset().union(*(self.of(v) for v in given))
+        if name in _CHOICES:
+            self.chosen |= read
         known = {_storage(v) for v in given}
-        if schema.is_mutable:
+        schema = getattr(func, "_schema", None)
+        if schema is None or schema.is_mutable:
             # what is written to; which of the arguments it is does not matter much
             for storage in known:
                 self._from[storage] = self._from.get(storage, frozenset()) | read
@@ -61,30 +83,35 @@ def _storage(tensor: Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)  # noqa: SLF001
 
 
-def reaching(call: Call, inputs: Sequence[Tensor]) -> frozenset[int]:
-    """Numbers of the inputs from which a chain of operations leads to an output; all of them where it cannot be told."""
+def reaching(call: Call, inputs: Sequence[Tensor]) -> tuple[frozenset[int], frozenset[int]]:
+    """Numbers of the inputs from which operations lead to an output, and of those that a choice by data is made among.
+
+    All of them where it cannot be told.
+    """
     copies = [t.clone() for t in inputs]
     flow = _Flow(copies)
     try:
         with torch.no_grad(), flow:
             outputs = call(copies)
     except Exception:  # noqa: BLE001 - an operation that takes no part in this
-        return frozenset(range(len(inputs)))
-    return frozenset().union(*(flow.of(t) for t in outputs))
+        return frozenset(range(len(inputs))), frozenset(range(len(inputs)))
+    return frozenset().union(*(flow.of(t) for t in outputs)), flow.chosen
 
 
-class _Narrowing(TorchDispatchMode):
+class _Narrowing(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Sees operations that give half precision, or products that the GPU's tensor cores do in TF32."""
 
+    supports_higher_order_operators = True
+
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.found = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         for made in pytree.tree_leaves(result):
             if isinstance(made, Tensor):
-                product = made.is_cuda and func._schema.name.partition("::")[2] in _PRODUCTS  # noqa: SLF001
+                product = made.is_cuda and operation(func) in _PRODUCTS
                 self.found |= made.dtype in (torch.float16, torch.bfloat16) or (product and _tf32())
         return result
 
@@ -107,11 +134,13 @@ def reduces_precision(call: Call, inputs: Sequence[Tensor]) -> bool:
     return seen.found
 
 
-class CheckedIndices(TorchDispatchMode):
+class CheckedIndices(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Looks at indices before a kernel does: beyond a dimension they would end a CUDA context, here they raise."""
 
+    supports_higher_order_operators = True
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = func._schema.name.partition("::")[2]  # noqa: SLF001
+        name = operation(func)
         if name in ("embedding", "_embedding_bag", "_embedding_bag_forward_only"):
             _within(args[1], args[0].shape[0])
         elif name in ("index", "index_put", "index_put_", "_unsafe_index", "_index_put_impl_"):

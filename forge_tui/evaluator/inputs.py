@@ -204,6 +204,11 @@ def _other_mask(tensor: Tensor, generator: torch.Generator) -> Tensor:
         masked[..., 0] = False
         opened = torch.where(logical == lowest, torch.zeros_like(logical), logical)
         chosen = torch.where(masked, lowest, opened)
+    if logical.shape[-1] > 1 and torch.equal(chosen, logical):
+        # small ones may come out as they were
+        row = chosen.view(-1, logical.shape[-1])[0]
+        place = 1 + int(torch.randint(row.numel() - 1, (1,), generator=generator, device=tensor.device))
+        row[place] = ~row[place] if tensor.dtype is torch.bool else (logical.min() if row[place] > logical.min() else 0)
     held.copy_(chosen)
     return made
 

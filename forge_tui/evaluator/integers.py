@@ -73,4 +73,6 @@ def _period(flat: Tensor) -> int:
     """The length of the ascending run that comes over and over (positions of a batch); 0 for none."""
     down = (flat[1:] < flat[:-1]).nonzero()
     period = int(down[0]) + 1 if down.numel() else 0
-    return period if period and flat.numel() % period == 0 and bool((flat.view(-1, period) == flat[:period]).all()) else 0
+    if not period or flat.numel() % period:
+        return 0
+    return period if bool((flat.view(-1, period) == flat[:period]).all()) else 0

@@ -106,7 +106,7 @@ class Judge:
     def _make(self, opened: OpenTarget, which: InputSet, inputs: Sequence[Tensor]) -> Expected:
         try:
             if which.kind is Kind.INTEGERS and self._targets.device.type == "cuda":
-                with flow.CheckedIndices():
+                with flow.CheckedIndices():  # type: ignore[no-untyped-call]
                     opened.call(inputs)
             if which.kind is Kind.NONFINITE:
                 marked, reason = nonfinite.must_show(opened.call, inputs)

@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from forge_tui.evaluator.flow import operation
 from forge_tui.evaluator.reference import Call, in_float64
 
 #: names of aten operations for which C++ and CUDA have forms that ignore a NaN, or that order it otherwise
@@ -29,20 +30,23 @@ _IGNORING = frozenset({
     "relu", "relu_", "clamp", "clamp_", "clamp_min", "clamp_min_", "clamp_max", "clamp_max_", "hardtanh", "hardtanh_",
     "hardsigmoid", "hardsigmoid_", "hardshrink", "softshrink", "threshold", "threshold_", "sign", "sgn", "maximum",
     "minimum", "fmax", "fmin", "max", "min", "amax", "amin", "aminmax", "cummax", "cummin", "sort", "topk", "kthvalue",
-    "median", "nanmedian", "mode", "argsort", "max_pool1d", "max_pool2d_with_indices", "max_pool3d_with_indices",
-    "max_pool2d", "max_pool3d", "mkldnn_max_pool2d", "adaptive_max_pool2d", "adaptive_max_pool3d", "fractional_max_pool2d",
-    "fractional_max_pool3d", "scatter_reduce", "index_reduce", "segment_reduce", "max_unpool2d", "nan_to_num", "renorm",
+    "median", "nanmedian", "mode", "argsort", "max_pool1d", "max_pool2d", "max_pool3d", "max_pool2d_with_indices",
+    "max_pool3d_with_indices", "mkldnn_max_pool2d", "adaptive_max_pool2d", "adaptive_max_pool3d",
+    "fractional_max_pool2d", "fractional_max_pool3d", "scatter_reduce", "index_reduce", "segment_reduce",
+    "max_unpool2d", "nan_to_num", "renorm",
 })  # fmt: skip
 _COMPARISONS = frozenset({"gt", "lt", "ge", "le", "gt_", "lt_", "ge_", "le_"})
 _NORMS = frozenset({"linalg_vector_norm", "norm"})
 
 
-class _IgnoringNan(TorchDispatchMode):
+class _IgnoringNan(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Maxima and the like as `fmaxf` has them, and comparisons with NaN that are true instead of false."""
+
+    supports_higher_order_operators = True
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        name = func._schema.name.partition("::")[2]  # noqa: SLF001
+        name = operation(func)
         if name in _IGNORING or (name in _NORMS and any(a in (float("inf"), float("-inf")) for a in args[1:2])):
             args, kwargs = pytree.tree_map(_without_nan, (args, kwargs))
         result = func(*args, **kwargs)
@@ -70,7 +74,7 @@ def must_show(call: Call, inputs: Sequence[Tensor]) -> tuple[list[Tensor], str]:
     wide, _ = in_float64(call, inputs)
     if any(own.shape != other.shape for own, other in zip(eager, wide, strict=True)):
         return [], "the original gives other shapes in float64"
-    with _IgnoringNan():
+    with _IgnoringNan():  # type: ignore[no-untyped-call]
         ignoring = call([t.clone() for t in inputs])
     marked = [_nan(a) & _nan(b) & _nan(c) for a, b, c in zip(eager, wide, ignoring, strict=True)]
     if not any(bool(m.any()) for m in marked):

@@ -1,6 +1,6 @@
 """Whether a target can be judged: on its inputs wrong answers must be refused and every input must be seen to matter.
 
-Sets are tried one after the other; where the usual ones do not do, wider ones join them, which candidates then meet too.
+Sets are tried one after the other; where the usual ones do not do, wider ones join them, and candidates meet those too.
 """
 
 from __future__ import annotations
@@ -35,51 +35,67 @@ class Screened:
 
 def screen(opened: OpenTarget, expect: Expect, seed: int) -> Screened:
     """Try canaries and the influence of every input on the sets of a target."""
-    found = Screened()
-    signature = opened.signature
-    if not any(o.spec.numel for o in signature.outputs):
-        found.reason = "Its results are empty."
-        return found
-    canaries, influence = Canaries(signature, opened.call), Influence(opened)
+    if not any(o.spec.numel for o in opened.signature.outputs):
+        return Screened(reason="Its results are empty.")
+    screening = _Screening(opened, expect)
+    found = screening.found
+    for which in _usual(opened, seed):
+        reason = screening.meet(which)
+        if reason and which.kind is Kind.CAPTURED:
+            found.reason = f"{reason[:1].upper()}{reason[1:]}."
+        elif reason and which.kind is Kind.FRESH:
+            found.reason = f"It cannot be verified on inputs other than the captured ones: {reason}."
+        elif reason:
+            found.left_out[which.kind] = reason
+        if found.reason:
+            return found
+    for which in standard(1, seed):
+        if which.kind in WIDER and applies(which.kind, opened.captured[0], opened.signature):
+            screening.widen(which)
+    found.reason, found.remarks = screening.conclude()
+    return found
 
-    def meet(which: InputSet) -> str:
-        values = opened.values(which)
-        bounds, reason = expect(which, values)
+
+class _Screening:
+    """What the sets that were met so far have shown."""
+
+    def __init__(self, opened: OpenTarget, expect: Expect) -> None:
+        self._opened = opened
+        self._expect = expect
+        self._canaries = Canaries(opened.signature, opened.call)
+        self._influence = Influence(opened)
+        self.found = Screened()
+
+    def meet(self, which: InputSet) -> str:
+        """Try everything on a set; why it is none, or nothing."""
+        values = self._opened.values(which)
+        bounds, reason = self._expect(which, values)
         if not reason:
-            found.kinds.add(which.kind)
+            self.found.kinds.add(which.kind)
             if which.kind is not Kind.NONFINITE:
-                canaries.meet(bounds, values)
-                influence.meet(which, bounds, values)
+                self._canaries.meet(bounds, values)
+                self._influence.meet(which, bounds, values)
         return reason
 
-    for which in _usual(opened, seed):
-        reason = meet(which)
-        if not reason:
-            continue
-        if which.kind is Kind.CAPTURED:
-            found.reason = f"{reason[:1].upper()}{reason[1:]}."
-            return found
-        if which.kind is Kind.FRESH:
-            found.reason = f"It cannot be verified on inputs other than the captured ones: {reason}."
-            return found
-        found.left_out[which.kind] = reason
-    for kind in WIDER:
-        before = (canaries.passing(), influence.unseen)
-        if before == ("", 0) or not applies(kind, opened.captured[0], signature):
-            continue
-        reason = meet(next(s for s in standard(1, seed) if s.kind is kind))
+    def widen(self, which: InputSet) -> None:
+        """Take a wider set in if it shows what the others did not."""
+        before = (self._canaries.passing(), self._influence.unseen)
+        if before == ("", 0):
+            return
+        reason = self.meet(which)
         if reason:
-            found.left_out[kind] = reason
-        elif (canaries.passing(), influence.unseen) == before:
-            found.kinds.discard(kind)
-    passing = canaries.passing()
-    if passing and flow.reduces_precision(opened.call, opened.captured[0]):
-        passing = canaries.passing(narrow=True)
-    if passing:
-        found.reason = f"{passing} passes for its result, so a right kernel cannot be told from a wrong one."
-        return found
-    found.reason, found.remarks = influence.verdict()
-    return found
+            self.found.left_out[which.kind] = reason
+        elif (self._canaries.passing(), self._influence.unseen) == before:
+            self.found.kinds.discard(which.kind)
+
+    def conclude(self) -> tuple[str, list[str]]:
+        """Why the target cannot be judged, or nothing; remarks."""
+        passing = self._canaries.passing()
+        if passing and flow.reduces_precision(self._opened.call, self._opened.captured[0]):
+            passing = self._canaries.passing(narrow=True)
+        if passing:
+            return f"{passing} passes for its result, so a right kernel cannot be told from a wrong one.", []
+        return self._influence.verdict()
 
 
 def _usual(opened: OpenTarget, seed: int) -> list[InputSet]:

@@ -164,7 +164,7 @@ def _unit(values: Tensor, settled: Tensor | None = None) -> float:
 
 
 def _pieces(wholes: Sequence[Tensor]) -> Iterator[tuple[tuple[slice, slice], list[Tensor]]]:
-    """Equal parts of contiguous tensors of one shape as matrices, some rows (or of a long row some columns) at a time."""
+    """Parts of contiguous tensors of one shape as matrices, some rows (or of a long row some columns) at a time."""
     first = wholes[0]
     width = first.shape[-1] if first.ndim else 1
     if not first.numel():

@@ -1,5 +1,6 @@
-"""A callable run in float64 although it was written for narrower types: its casts are widened, and an operation that
-float64 does not have runs alone in float32.
+"""A callable run in float64 although it was written for narrower types.
+
+Its casts are widened, and an operation that has no float64 form runs alone in float32.
 """
 
 from __future__ import annotations
@@ -101,11 +102,13 @@ class _Widen(TorchFunctionMode):
         return result.double()
 
 
-class _EachKernel(TorchDispatchMode):
+class _EachKernel(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Runs the kernels that have no float64 form in float32."""
 
+    supports_higher_order_operators = True
+
     def __init__(self, narrowed: dict[str, str]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._narrowed = narrowed
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -164,7 +167,7 @@ def _name(func: Any) -> str:
     """`scaled_dot_product_attention`, `aten._softmax`: short, without overload."""
     if isinstance(func, torch._ops.OpOverload):  # noqa: SLF001
         return str(func.overloadpacket)
-    name = resolve_name(func) or getattr(func, "__qualname__", str(func))
+    name: str = resolve_name(func) or getattr(func, "__qualname__", str(func))
     return name.rpartition(".")[2]
 
 

@@ -3,9 +3,9 @@
 Usage: python tests/benchmarks/open_targets.py [--keep FOLDER] [--slow SECONDS] MODEL ...
 
 Profiles every model on the CPU, with every target that it has however small, opens each in a judge, and prints one line
-for each target that is refused or has a remark, or took more than --slow seconds of processor time, then the number of usable ones. A MODEL is
-what forge-tui takes (`example:NAME`, a file, `hf:FOLDER`). With --keep the profiles stay in the folder and are used
-again, so that two versions of the judge can be compared on the same targets.
+for each target that is refused or has a remark, or took more than --slow seconds of processor time, then the number of
+usable ones. A MODEL is what forge-tui takes (`example:NAME`, a file, `hf:FOLDER`). With --keep the profiles stay in the
+folder and are used again, so that two versions of the judge can be compared on the same targets.
 """
 
 from __future__ import annotations
