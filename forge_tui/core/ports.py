@@ -100,6 +100,8 @@ class TargetCheck(Record, frozen=True, kw_only=True):
     eager_us: float | None = None
     tolerance: str = ""
     """The tolerance in words, for reports and prompts."""
+    remarks: tuple[str, ...] = ()
+    """What a reader of the results should know: inputs that a kernel may ignore."""
 
 
 class Evaluator(Protocol):

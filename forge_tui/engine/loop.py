@@ -252,7 +252,7 @@ class Engine:
             check = await evaluator.open(target)
             self._store.event(self._id, Kind.TARGET_OPENED, {
                 "target": target.id, "name": target.name, "usable": check.usable, "reason": check.reason,
-                "eager_us": check.eager_us,
+                "eager_us": check.eager_us, "remarks": list(check.remarks),
             })  # fmt: skip
             if check.usable:
                 usable.append(target)

@@ -203,7 +203,7 @@ class WorkerEvaluator:
                 await self._runner.stop()
         check = TargetCheck(
             usable=answer["usable"], reason=answer["reason"], tolerance=answer["tolerance"],
-            eager_us=eager.get("eager_us"),
+            eager_us=eager.get("eager_us"), remarks=tuple(answer["remarks"]),
         )  # fmt: skip
         kinds = frozenset(Kind(kind) for kind in answer["kinds"])
         found = _Usable(check, kinds, max(1, target.captured_calls))

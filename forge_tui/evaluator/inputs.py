@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from forge_tui.core.records import KernelInput, Signature
+from forge_tui.evaluator import integers
 from forge_tui.evaluator.sets import InputSet, Kind
 from forge_tui.models.strided import clone_strided, from_flat, overlaps_itself, to_flat
 
@@ -22,6 +23,11 @@ _MASK_BELOW = -9.0e3
 _JITTER = 0.1
 #: how often the tensor to be patched is drawn by size, else each is as likely
 _BY_SIZE = 0.6
+_SPARSE_PART = 0.95
+#: powers of two that the values of wide inputs are multiplied by
+_WIDE_EXPONENTS = (-10, 3)
+#: tensors of so few elements get no infinities beside their NaN
+_FEW = 16
 
 
 def generate(captured: Sequence[Tensor], signature: Signature, which: InputSet) -> list[Tensor]:
@@ -30,13 +36,37 @@ def generate(captured: Sequence[Tensor], signature: Signature, which: InputSet) 
         made = [clone_strided(t) for t in captured]
         patch(made, which.patch)
         return made
-    made = []
-    for position, (item, tensor) in enumerate(zip(signature.inputs, captured, strict=True)):
-        generator = torch.Generator(device=tensor.device)
-        generator.manual_seed((which.seed + 0x9E3779B97F4A7C15 * (position + 1)) % 2**62)
-        made.append(_tensor(tensor, item, which.kind, generator))
+    made = [make_one(captured[n], signature.inputs[n], which, n) for n in range(len(captured))]
     patch(made, which.patch)
     return made
+
+
+def make_one(captured: Tensor, item: KernelInput, which: InputSet, position: int) -> Tensor:
+    """One tensor of a set, before it is patched; `position` is that of the input."""
+    if which.kind is Kind.CAPTURED:
+        return clone_strided(captured)
+    generator = torch.Generator(device=captured.device)
+    generator.manual_seed((which.seed + 0x9E3779B97F4A7C15 * (position + 1)) % 2**62)
+    return _tensor(captured, item, which.kind, generator)
+
+
+def applies(kind: Kind, captured: Sequence[Tensor], signature: Signature) -> bool:
+    """Whether a kind of set differs from fresh inputs for these tensors."""
+    pairs = list(zip(signature.inputs, captured, strict=True))
+    if kind in (Kind.CAPTURED, Kind.FRESH, Kind.NORMAL, Kind.SPREAD):
+        return True
+    if kind is Kind.MASKS:
+        return any(is_mask(t) for t in captured)
+    if kind is Kind.EXTREMES:
+        return any(_drawn_anew(t) for t in captured)
+    if kind is Kind.INTEGERS:
+        return any(not t.is_floating_point() and t.numel() for t in captured)
+    return any(i.source == "arg" and t.is_floating_point() and t.numel() and not is_mask(t) for i, t in pairs)
+
+
+def _drawn_anew(tensor: Tensor) -> bool:
+    flat = to_flat(tensor)
+    return not tensor.is_floating_point() and bool(flat.numel()) and not integers.kept(flat)
 
 
 def patch(tensors: Sequence[Tensor], seed: int) -> None:
@@ -80,13 +110,14 @@ def _tensor(tensor: Tensor, item: KernelInput, kind: Kind, generator: torch.Gene
         return clone_strided(tensor)
     flat = to_flat(tensor)
     if is_mask(tensor):
-        if kind is not Kind.MASKS or overlaps_itself(tensor):
-            return clone_strided(tensor)
-        return _other_mask(tensor, generator)
+        return _other_mask(tensor, generator) if kind is Kind.MASKS else clone_strided(tensor)
     if not tensor.is_floating_point():
-        return from_flat(_integers(flat, generator), tensor.shape, tensor.stride())
-    normal = kind is Kind.NORMAL and item.source == "arg"
-    values = (_normal if normal else _resampled)(flat, generator)
+        return from_flat(integers.drawn(flat, kind, generator), tensor.shape, tensor.stride())
+    if kind is Kind.SPREAD:
+        values = _spread(flat, generator)
+    else:
+        normal = kind is Kind.NORMAL and item.source == "arg"
+        values = (_normal if normal else _resampled)(flat, generator)
     fresh = from_flat(values, tensor.shape, tensor.stride())
     change = _CHANGES.get(kind)
     if change is not None and item.source == "arg" and not overlaps_itself(fresh):
@@ -103,19 +134,26 @@ def _random(like: Tensor, generator: torch.Generator) -> Tensor:
 def _resampled(flat: Tensor, generator: torch.Generator) -> Tensor:
     """Values drawn from the captured ones and disturbed; a constant tensor gets values around its constant."""
     noise = _random(flat, generator)
-    if bool((flat == flat[0]).all()):
+    if _constant(flat):
         constant = float(flat[0])
         if not math.isfinite(constant):
             return flat
         return (constant + noise * (0.5 * abs(constant) or 0.1)).to(flat.dtype)
-    index = torch.randint(flat.numel(), flat.shape, generator=generator, device=flat.device)
-    return (flat[index].to(noise.dtype) * (1 + _JITTER * noise)).to(flat.dtype)
+    index_dtype = torch.int32 if flat.numel() < 2**31 else torch.int64
+    index = torch.randint(flat.numel(), flat.shape, generator=generator, device=flat.device, dtype=index_dtype)
+    drawn = flat.index_select(0, index).to(noise.dtype)
+    return drawn.mul_(noise.mul_(_JITTER).add_(1)).to(flat.dtype)
+
+
+def _constant(flat: Tensor) -> bool:
+    """Whether all are one value; a look at the first tells most."""
+    return bool((flat[:1024] == flat[0]).all()) and bool((flat == flat[0]).all())
 
 
 def _normal(flat: Tensor, generator: torch.Generator) -> Tensor:
     """Normal values with the captured mean and deviation, of the captured sign, within a widened captured range."""
     finite = flat[flat.isfinite()].double()
-    if finite.numel() < 2 or bool((flat == flat[0]).all()):
+    if finite.numel() < 2 or _constant(flat):
         return _resampled(flat, generator)
     low, high = float(finite.min()), float(finite.max())
     mean, deviation = _coarse(float(finite.mean())), _coarse(float(finite.std()))
@@ -134,27 +172,30 @@ def _coarse(value: float) -> float:
     return float(f"{value:.1e}")
 
 
-def _integers(flat: Tensor, generator: torch.Generator) -> Tensor:
-    """Integers within the captured range; sorted ones (positions, offsets) and single ones stay as they are."""
-    if flat.numel() < 2 or flat.dtype is torch.bool:
-        return flat
-    low, high = int(flat.min()), int(flat.max())
-    if low == high or bool((flat[1:] >= flat[:-1]).all()) or _periodic_ramp(flat):
-        return flat
-    made = torch.randint(low, high + 1, flat.shape, generator=generator, device=flat.device, dtype=torch.int64)
-    return made.to(flat.dtype)
-
-
-def _periodic_ramp(flat: Tensor) -> bool:
-    """Whether it is the same ascending run over and over (positions of a batch)."""
-    down = (flat[1:] < flat[:-1]).nonzero()
-    period = int(down[0]) + 1 if down.numel() else 0
-    return bool(period and flat.numel() % period == 0 and (flat.view(-1, period) == flat[:period]).all())
+def _spread(flat: Tensor, generator: torch.Generator) -> Tensor:
+    """Normal values twice as large as the captured ones in the mean square, of the captured sign; of zeros, about 1."""
+    finite = flat[flat.isfinite()].double()
+    dtype = torch.float64 if flat.dtype is torch.float64 else torch.float32
+    values = torch.randn(flat.shape, generator=generator, device=flat.device, dtype=dtype)
+    size = _coarse(float(finite.square().mean().sqrt())) if finite.numel() else 0.0
+    largest = torch.finfo(flat.dtype).max / 16
+    values *= min(2 * size, largest) if 0 < size < math.inf else 1.0
+    if not finite.numel() or (bool((finite == 0).all())):
+        return values.to(flat.dtype)
+    if bool((finite >= 0).all()):
+        values = values.abs()
+    elif bool((finite <= 0).all()):
+        values = -values.abs()
+    return values.to(flat.dtype)
 
 
 def _other_mask(tensor: Tensor, generator: torch.Generator) -> Tensor:
     """A mask with about as many masked places elsewhere; the first place of every row stays open."""
-    logical = tensor.contiguous()
+    made = clone_strided(tensor)
+    held = _held(made)
+    if overlaps_itself(held):
+        return made
+    logical = held.contiguous()
     if tensor.dtype is torch.bool:
         rate = min(0.9, max(0.1, _coarse(float(logical.double().mean()))))
         chosen = torch.rand(logical.shape, generator=generator, device=tensor.device) < rate
@@ -166,9 +207,21 @@ def _other_mask(tensor: Tensor, generator: torch.Generator) -> Tensor:
         masked[..., 0] = False
         opened = torch.where(logical == lowest, torch.zeros_like(logical), logical)
         chosen = torch.where(masked, lowest, opened)
-    made = clone_strided(tensor)
-    made.copy_(chosen)
+    if logical.shape[-1] > 1 and torch.equal(chosen, logical):
+        # small ones may come out as they were
+        row = chosen.view(-1, logical.shape[-1])[0]
+        place = 1 + int(torch.randint(row.numel() - 1, (1,), generator=generator, device=tensor.device))
+        row[place] = ~row[place] if tensor.dtype is torch.bool else (logical.min() if row[place] > logical.min() else 0)
+    held.copy_(chosen)
     return made
+
+
+def _held(tensor: Tensor) -> Tensor:
+    """The view with one element for each in memory: expanded dimensions cut to one."""
+    for dim, (size, stride) in enumerate(zip(tensor.shape, tensor.stride(), strict=True)):
+        if stride == 0 and size > 1:
+            tensor = tensor.narrow(dim, 0, 1)
+    return tensor
 
 
 def _constant_rows(tensor: Tensor, _: torch.Generator) -> None:
@@ -195,10 +248,36 @@ def _negative_zero(tensor: Tensor, generator: torch.Generator) -> None:
     tensor.masked_fill_(chosen, -0.0)
 
 
+def _sparse(tensor: Tensor, generator: torch.Generator) -> None:
+    chosen = torch.rand(tensor.shape, generator=generator, device=tensor.device) < _SPARSE_PART
+    tensor.masked_fill_(chosen, 0.0)
+
+
+def _wide(tensor: Tensor, generator: torch.Generator) -> None:
+    """Every value times a power of two, exactly: sums of a few large and many small ones, often of both signs."""
+    low, high = _WIDE_EXPONENTS
+    exponents = torch.randint(low, high + 1, tensor.shape, generator=generator, device=tensor.device)
+    factors = torch.pow(2.0, exponents.double())
+    largest = torch.finfo(tensor.dtype).max / 2
+    tensor.copy_((tensor.double() * factors).clamp_(-largest, largest))
+
+
+def _nonfinite(tensor: Tensor, generator: torch.Generator) -> None:
+    """A NaN, two of more than a few values, and beside them infinities of both signs."""
+    count = tensor.numel()
+    places = torch.randint(count, (4,), generator=generator, device=tensor.device).tolist()
+    for place, value in zip(places, (math.inf, -math.inf, math.nan, math.nan), strict=True):
+        if count > _FEW or math.isnan(value):
+            tensor[_index(place, tensor.shape)] = value
+
+
 _CHANGES: dict[Kind, Callable[[Tensor, torch.Generator], None]] = {
     Kind.CONSTANT_ROWS: _constant_rows,
     Kind.OUTLIER: _outlier,
     Kind.LARGE: _scaled(64.0),
     Kind.TINY: _scaled(1.0 / 1024),
     Kind.NEGATIVE_ZERO: _negative_zero,
+    Kind.SPARSE: _sparse,
+    Kind.WIDE: _wide,
+    Kind.NONFINITE: _nonfinite,
 }

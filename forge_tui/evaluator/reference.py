@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
-from torch.utils import _pytree as pytree
 
 from forge_tui.core.records import Signature
+from forge_tui.evaluator import widened
+from forge_tui.models.strided import from_flat, to_flat
 
 Call = Callable[[Sequence[Tensor]], list[Tensor]]
 
 _NARROW = (torch.float32, torch.float16, torch.bfloat16)
-_CASTS = (Tensor.float, Tensor.half, Tensor.bfloat16)
-#: reads bits under another type, which a wider type would break
-_REINTERPRETS = (Tensor.view,)
 _EPS32 = torch.finfo(torch.float32).eps
 _EPS64 = torch.finfo(torch.float64).eps
 #: outputs of so few elements are disturbed so many times
@@ -28,6 +23,8 @@ _FEW = 64
 _DISTURBANCES = 4
 #: times the disturbance of inputs whose rows are constant
 _CONSTANT_ROWS = 16.0
+#: signs drawn for the disturbance of one tensor; a prime
+_SIGNS = 1_048_573
 
 
 @dataclass(slots=True)
@@ -44,52 +41,30 @@ class Reference:
     note: str = ""
 
 
-class _Widen(TorchFunctionMode):
-    """Turns casts to narrower floating types into casts to float64."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in _CASTS:
-            return args[0].double()
-        if func not in _REINTERPRETS:
-            args = pytree.tree_map(_wide, args)
-            kwargs = pytree.tree_map(_wide, kwargs or {})
-        return func(*args, **(kwargs or {}))
-
-
-def _wide(value: Any) -> Any:
-    return torch.float64 if isinstance(value, torch.dtype) and value in _NARROW else value
-
-
-@contextmanager
-def _default_float64() -> Iterator[None]:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
-
-
 def reference(call: Call, signature: Signature, inputs: Sequence[Tensor], seed: int) -> Reference:
     """Run the original three times, a few times more where its outputs are few numbers.
 
     Raises:
         Exception: whatever the original raises on these inputs.
     """
-    eager = [t.detach().clone() for t in call([t.clone() for t in inputs])]
+    eager = _own(call, [t.clone() for t in inputs])
     # what one disturbance does to a single number may be nothing by chance
     few = all(t.numel() <= _FEW for t in eager)
     changed = [_disturb(inputs, seed + 104729 * i) for i in range(_DISTURBANCES if few else 1)]
     try:
-        expected, disturbed = _in_float64(call, inputs), [_in_float64(call, values) for values in changed]
+        expected, narrowed = in_float64(call, inputs)
+        disturbed = [in_float64(call, values)[0] for values in changed]
         note = _why_narrow(expected, eager)
     except Exception as error:  # noqa: BLE001 - a callable that cannot run in float64 has a weaker reference, said so
         note = f"the original does not run in float64 ({type(error).__name__})"
+        narrowed = {}
     if note:
         expected = _in_float32(call, inputs, inputs)
         disturbed = [_in_float32(call, values, inputs) for values in changed]
         if any(o.spec.dtype == "float32" for o in signature.outputs):
             note += "; float32 is the reference"
+    else:
+        note = widened.words(narrowed)
     wanted = _as_expected(expected, eager)
     farthest = _farthest(wanted, [_as_expected(values, eager) for values in disturbed])
     return Reference(wanted, eager, farthest, note)
@@ -105,19 +80,33 @@ def _farthest(expected: Sequence[Tensor], runs: Sequence[Sequence[Tensor]]) -> l
     return found
 
 
-def _in_float64(call: Call, inputs: Sequence[Tensor]) -> list[Tensor]:
+def in_float64(call: Call, inputs: Sequence[Tensor]) -> tuple[list[Tensor], dict[str, str]]:
+    """The outputs of the original in float64, and the operations that ran in float32 with the reason for each."""
     wide = [t.to(torch.float64 if t.is_floating_point() else t.dtype, copy=True) for t in inputs]
-    with _default_float64(), _Widen():
-        return [t.detach().clone() for t in call(wide)]
+    with widened.widened() as narrowed:
+        outputs = _own(call, wide)
+    return outputs, narrowed
+
+
+def _own(call: Call, inputs: Sequence[Tensor]) -> list[Tensor]:
+    """The outputs of a call, each on storage of its own."""
+    outputs = [t.detach() for t in call(inputs)]
+    taken = {t.untyped_storage().data_ptr() for t in inputs}
+    own = []
+    for tensor in outputs:
+        where = tensor.untyped_storage().data_ptr()
+        own.append(tensor.clone() if where in taken else tensor)
+        taken.add(where)
+    return own
 
 
 def _in_float32(call: Call, values: Sequence[Tensor], like: Sequence[Tensor]) -> list[Tensor]:
     """In float32 where the callable takes that, else in the types it has; float64 stays."""
     narrow = [v.float() if o.dtype in _NARROW else v.to(o.dtype) for v, o in zip(values, like, strict=True)]
     try:
-        return [t.detach().clone() for t in call(narrow)]
+        return _own(call, narrow)
     except Exception:  # noqa: BLE001 - mixed types may not meet
-        return [t.detach().clone() for t in call([v.to(o.dtype) for v, o in zip(values, like, strict=True)])]
+        return _own(call, [v.to(o.dtype) for v, o in zip(values, like, strict=True)])
 
 
 def _why_narrow(expected: Sequence[Tensor], eager: Sequence[Tensor]) -> str:
@@ -157,14 +146,14 @@ def _disturb(inputs: Sequence[Tensor], seed: int) -> list[Tensor]:
             continue
         generator = torch.Generator(device=tensor.device)
         generator.manual_seed((seed + 7919 * position) % 2**62)
-        sign = torch.randint(0, 2, tensor.shape, generator=generator, device=tensor.device, dtype=torch.int8)
-        wide = torch.empty_strided(tensor.shape, tensor.stride(), dtype=torch.float64, device=tensor.device)
-        changed = tensor.double() * (1 + size * (2.0 * sign.double() - 1))
-        # an expanded tensor takes one of the values meant for each place, which is as good
-        wide = wide.copy_(changed) if not _overlapping(tensor) else changed
-        made.append(wide)
+        # longer tensors have the same signs over and over, at no multiple of any row
+        count = min(tensor.numel(), _SIGNS)
+        sign = torch.randint(0, 2, (count,), generator=generator, device=tensor.device, dtype=torch.int8)
+        factors = 1 + size * (2.0 * sign.double() - 1)
+        flat = to_flat(tensor).double()
+        for start in range(0, flat.numel(), count):
+            part = flat[start : start + count]
+            part.mul_(factors[: part.numel()])
+        made.append(from_flat(flat, tensor.shape, tensor.stride()))
     return made
 
-
-def _overlapping(tensor: Tensor) -> bool:
-    return any(stride == 0 and size > 1 for size, stride in zip(tensor.shape, tensor.stride(), strict=True))

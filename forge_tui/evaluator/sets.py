@@ -30,10 +30,27 @@ class Kind(StrEnum):
     LARGE = "large"
     TINY = "tiny"
     NEGATIVE_ZERO = "negative_zero"
+    #: most values zero
+    SPARSE = "sparse"
+    #: values many powers of two apart
+    WIDE = "wide"
+    #: the lowest and the highest captured integers at many places
+    EXTREMES = "extremes"
+    #: NaN and infinities at some places; only what every right kernel does with them is asked for
+    NONFINITE = "nonfinite"
+    #: every tensor drawn anew from a wider distribution
+    SPREAD = "spread"
+    #: integers and flags that fresh sets leave as captured (positions, offsets, constants) drawn anew as well
+    INTEGERS = "integers"
 
 
+#: sets used only where the others do not tell right from wrong
+WIDER = (Kind.SPREAD, Kind.INTEGERS)
 #: sets that a target may do without: the reference may not be finite on them
-ADVERSARIAL = (Kind.MASKS, Kind.CONSTANT_ROWS, Kind.OUTLIER, Kind.LARGE, Kind.TINY, Kind.NEGATIVE_ZERO)
+ADVERSARIAL = (
+    Kind.MASKS, Kind.CONSTANT_ROWS, Kind.OUTLIER, Kind.LARGE, Kind.TINY, Kind.NEGATIVE_ZERO, Kind.SPARSE, Kind.WIDE,
+    Kind.EXTREMES, *WIDER, Kind.NONFINITE,
+)  # fmt: skip
 
 _WORDS = {
     Kind.CAPTURED: "the captured inputs of call {call}",
@@ -45,6 +62,12 @@ _WORDS = {
     Kind.LARGE: "inputs 64 times as large",
     Kind.TINY: "inputs 1024 times as small",
     Kind.NEGATIVE_ZERO: "inputs with negative zeros",
+    Kind.SPARSE: "inputs that are mostly zero",
+    Kind.WIDE: "inputs many powers of two apart",
+    Kind.EXTREMES: "the smallest and largest integers that were captured",
+    Kind.NONFINITE: "inputs with NaN and infinities",
+    Kind.SPREAD: "inputs of a wider distribution",
+    Kind.INTEGERS: "inputs with other integers",
 }
 
 

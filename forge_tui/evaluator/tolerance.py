@@ -8,6 +8,8 @@ twice the same of eager.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -24,6 +26,10 @@ _EPS64 = torch.finfo(torch.float64).eps
 _ROUNDINGS = {torch.float32: (16.0, 8.0), torch.float64: (64.0, 64.0)}
 _FEW = 64
 _NARROW_ROUNDINGS = (1.0, 0.3)
+#: outside of this, squares in float64 lose what they measure
+_SQUARES = (1e-120, 1e120)
+#: elements compared at a time: what is made on the way stays in the cache
+_PIECE = {"cpu": 1 << 16, "cuda": 1 << 24}
 
 
 @dataclass(slots=True)
@@ -47,6 +53,8 @@ class Bound:
     """The error that one rounding of the output makes at its scale; below it, errors do not count as worse."""
     settled: Tensor | None = None
     special: Tensor | None = None
+    unit: float = 1.0
+    """Errors are divided by it before they are squared."""
 
     @property
     def nbytes(self) -> int:
@@ -59,52 +67,124 @@ def bound(expected: Tensor, eager: Tensor, disturbed: Tensor) -> Bound:
     """The bound of one output from its float64 reference, eager's result and the disturbed reference."""
     dtype = eager.dtype
     if not dtype.is_floating_point:
-        return Bound(dtype=dtype, expected=eager, exact=True)
+        return Bound(dtype=dtype, expected=eager.contiguous(), exact=True)
     eps = torch.finfo(dtype).eps
     narrow = dtype in (torch.bfloat16, torch.float16)
-    own = eager.double()
-    settled = expected.isfinite() & own.isfinite()
-    agreed = ~settled & ((expected == own) | (expected.isnan() & own.isnan()))
-    special = torch.where(agreed, expected, 0.0)
-    reference = torch.where(settled, expected, 0.0)
-    size = reference.abs()
-    eager_error = torch.where(settled, (own - expected).abs(), 0.0)
-    # eager's last rounding is in rtol already
-    excess = (eager_error - 0.5 * eps * size).clamp_min(0.0) if narrow else eager_error
-    moved = (disturbed - expected).abs()
-    moved = torch.where(settled & moved.isfinite(), moved, 0.0)
-    error = torch.maximum(excess, moved)
-    rows = _row_rms(reference)
+    expected, eager = expected.contiguous(), eager.contiguous()
+    settled = special = None
+    if not _all_finite(expected) or not _all_finite(eager):
+        own = eager.double()
+        settled = expected.isfinite() & own.isfinite()
+        agreed = ~settled & ((expected == own) | (expected.isnan() & own.isnan()))
+        special = torch.where(agreed, expected, 0.0)
+    seen = _measure(expected, eager, disturbed.contiguous(), settled, 0.5 * eps if narrow else 0.0)
     compute_eps = _EPS64 if dtype is torch.float64 else _EPS32
-    worst = float(error.max()) if error.numel() else 0.0
-    relative = (error.amax(-1, keepdim=True) if error.ndim else error) / rows
-    relative = torch.where(rows > 0, relative, 0.0)
-    per_row = rows * (float(relative.max()) if relative.numel() else 0.0)
+    rows, worst = seen.rows, _largest(seen.errors)
+    relative = torch.where(rows > 0, seen.errors / rows, 0.0)
+    per_row = rows * _largest(relative)
     # rows that are zero in the reference get what the others' worst case is
     per_row = torch.where(rows > 0, per_row, worst)
     atol = WORST_FACTOR * per_row.clamp_max(worst) + 2 * compute_eps * rows
-    rms = _rms(reference)
-    eager_rms = _rms(eager_error)
     at_element, in_mean = _ROUNDINGS.get(dtype, _NARROW_ROUNDINGS)
     # the mean of a few errors is no steadier than the errors
     factor = MEAN_FACTOR if expected.numel() > _FEW else WORST_FACTOR
     return Bound(
-        dtype=dtype, expected=expected, rtol=at_element * eps, atol=atol,
-        rms_limit=factor * max(eager_rms, _rms(moved)) + in_mean * eps * rms,
-        eager_max=float(eager_error.max()) if eager_error.numel() else 0.0, eager_rms=eager_rms,
-        error_unit=0.5 * eps * rms, settled=None if bool(settled.all()) else settled,
-        special=None if bool(settled.all()) else special,
+        dtype=dtype, expected=expected, rtol=at_element * eps,
+        atol=atol.view(*expected.shape[:-1], 1) if expected.ndim else atol.view(()),
+        rms_limit=factor * max(seen.eager_rms, seen.moved_rms) + in_mean * eps * seen.rms,
+        eager_max=seen.eager_max, eager_rms=seen.eager_rms, error_unit=0.5 * eps * seen.rms,
+        settled=settled, special=special, unit=seen.unit,
     )  # fmt: skip
 
 
-def _row_rms(values: Tensor) -> Tensor:
-    if not values.ndim:
-        return values.abs()
-    return values.square().mean(-1, keepdim=True).sqrt()
+@dataclass(slots=True)
+class _Measured:
+    """Sizes and errors of one output, by row (of shape (rows, 1)) and in all."""
+
+    rows: Tensor
+    errors: Tensor
+    eager_max: float
+    rms: float
+    eager_rms: float
+    moved_rms: float
+    unit: float
 
 
-def _rms(values: Tensor) -> float:
-    return float(values.square().mean().sqrt()) if values.numel() else 0.0
+def _measure(expected: Tensor, eager: Tensor, disturbed: Tensor, settled: Tensor | None, rounding: float) -> _Measured:
+    """What the reference measures, and what eager and the disturbance are off by, some rows at a time.
+
+    `rounding`, relative, is taken off eager's errors by row, for it is in the relative tolerance already.
+    """
+    width = expected.shape[-1] if expected.ndim else 1
+    count = expected.numel() // width if width else 0
+    squares, errors = (expected.new_zeros(count, 1) for _ in range(2))
+    eager_square = moved_square = eager_max = 0.0
+    wholes = (expected, eager, disturbed) if settled is None else (expected, eager, disturbed, settled)
+    unit = _unit(expected, settled)
+    for at, parts in _pieces(wholes):
+        reference = parts[0] if settled is None else torch.where(parts[3], parts[0], 0.0)
+        own = (parts[1].double() - reference).abs_()
+        moved = (parts[2] - reference).abs_()
+        if settled is not None:
+            own = torch.where(parts[3], own, 0.0)
+            moved = torch.where(parts[3] & moved.isfinite(), moved, 0.0)
+        elif not _all_finite(moved):
+            moved = torch.where(moved.isfinite(), moved, 0.0)
+        eager_max = max(eager_max, _largest(own))
+        eager_square += _square(own, unit)
+        moved_square += _square(moved, unit)
+        excess = own.sub_(reference.abs(), alpha=rounding).clamp_min_(0.0) if rounding else own
+        errors[at[0]] = torch.maximum(errors[at[0]], torch.maximum(excess, moved).amax(-1, keepdim=True))
+        scaled = reference if unit == 1.0 else reference / unit
+        squares[at[0]] += torch.linalg.vector_norm(scaled, dim=-1, keepdim=True).square_()
+    mean = 1 / max(expected.numel(), 1)
+    return _Measured(
+        (squares / max(width, 1)).sqrt_().mul_(unit), errors, eager_max, unit * math.sqrt(float(squares.sum()) * mean),
+        unit * math.sqrt(eager_square * mean), unit * math.sqrt(moved_square * mean),
+        unit,
+    )  # fmt: skip
+
+
+def _square(values: Tensor, unit: float) -> float:
+    return float(torch.linalg.vector_norm(values if unit == 1.0 else values / unit)) ** 2
+
+
+def _all_finite(values: Tensor) -> bool:
+    """Whether no element is NaN or infinite: the extremes tell, without a mask of all elements."""
+    if not values.numel():
+        return True
+    low, high = torch.aminmax(values)
+    return math.isfinite(float(low)) and math.isfinite(float(high))
+
+
+def _largest(values: Tensor) -> float:
+    return float(values.max()) if values.numel() else 0.0
+
+
+def _unit(values: Tensor, settled: Tensor | None = None) -> float:
+    """A power of two by which values are divided before they are squared, where squares would leave float64's range."""
+    if not values.numel():
+        return 1.0
+    low, high = torch.aminmax(values if settled is None else torch.where(settled, values, 0.0))
+    largest = max(abs(float(low)), abs(float(high)))
+    if not _SQUARES[0] < largest < _SQUARES[1] and 0 < largest < math.inf:
+        return math.ldexp(1.0, max(-1000, math.frexp(largest)[1]))
+    return 1.0
+
+
+def _pieces(wholes: Sequence[Tensor]) -> Iterator[tuple[tuple[slice, slice], list[Tensor]]]:
+    """Parts of contiguous tensors of one shape as matrices, some rows (or of a long row some columns) at a time."""
+    first = wholes[0]
+    width = first.shape[-1] if first.ndim else 1
+    if not first.numel():
+        return
+    matrices = [t.reshape(-1, width) for t in wholes]
+    piece = _PIECE.get(first.device.type, _PIECE["cpu"])
+    rows, columns = max(1, piece // width), min(width, piece)
+    for top in range(0, matrices[0].shape[0], rows):
+        for left in range(0, width, columns):
+            at = (slice(top, top + rows), slice(left, left + columns))
+            yield at, [m[at] for m in matrices]
 
 
 @dataclass(slots=True)
@@ -125,38 +205,72 @@ class Difference:
 
 def compare(output: Tensor, limit: Bound) -> Difference:
     """Compare one output, of the right dtype and shape, with its bound."""
+    quick = _in_pieces(output, limit)
+    return _whole(output, limit) if quick is None else quick
+
+
+def passes(output: Tensor, limit: Bound) -> bool:
+    """Whether an output is right; what is wrong early is found early."""
+    quick = _in_pieces(output, limit)
+    return quick is not None and quick.right
+
+
+def _in_pieces(output: Tensor, limit: Bound) -> Difference | None:
+    """The comparison of an output without a wrong element; None as soon as one is found."""
     if limit.exact:
-        wrong = output != limit.expected
-        if output.dtype is torch.bool:
-            # a byte that is neither 0 nor 1 is no bool, whatever it compares to
-            raw = output.view(torch.uint8)
-            wrong = wrong | (raw > 1)
-        any_wrong = bool(wrong.any())
-        worst = float((output.double() - limit.expected.double()).abs().max()) if output.numel() else 0.0
-        return Difference(worst, 0.0, wrong if any_wrong else None)
+        return Difference(0.0, 0.0, None) if not bool(_inexact(output, limit).any()) else None
     assert limit.atol is not None
+    worst, square, atol = 0.0, 0.0, limit.atol.reshape(-1, 1)
+    unit = limit.unit
+    wholes = [output.contiguous(), limit.expected]
+    if limit.settled is not None and limit.special is not None:
+        wholes += [limit.settled, limit.special]
+    for at, (values, expected, *odd) in _pieces(wholes):
+        settled, special = odd or (None, None)
+        error, wrong, _ = _differences(values, expected, atol[at[0]], limit.rtol, settled, special)
+        if bool(wrong.any()):
+            return None
+        worst = max(worst, _largest(error))
+        square += _square(error, unit)
+    rms = unit * math.sqrt(square / output.numel()) if output.numel() else 0.0
+    return Difference(worst, rms, None, rms > limit.rms_limit)
+
+
+def _differences(
+    output: Tensor, expected: Tensor, atol: Tensor, rtol: float, settled: Tensor | None, special: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Errors, which elements are wrong, and where a NaN or an infinity is not what it should be."""
     values = output.double()
-    error = (values - limit.expected).abs()
-    allowed = limit.expected.abs() * limit.rtol + limit.atol
-    special_differs = False
-    if limit.settled is None:
-        # a NaN compares as not within
-        wrong = ~(error <= allowed)
-    else:
-        assert limit.special is not None
-        wrong = limit.settled & ~(error <= allowed)
-        must = ~limit.settled & (limit.special != 0)
-        same = torch.where(limit.special.isnan(), values.isnan(), values == limit.special)
-        off = must & ~same
-        special_differs = bool(off.any())
-        wrong = wrong | off
-        error = torch.where(limit.settled, error, 0.0)
-    any_wrong = bool(wrong.any())
+    error = (values - expected).abs_()
+    # a NaN compares as not within
+    wrong = ~(error <= expected.abs().mul_(rtol).add_(atol))
+    if settled is None:
+        return error, wrong, None
+    assert special is not None
+    same = torch.where(special.isnan(), values.isnan(), values == special)
+    off = ~settled & (special != 0) & ~same
+    return torch.where(settled, error, 0.0), (settled & wrong) | off, off
+
+
+def _whole(output: Tensor, limit: Bound) -> Difference:
+    """The comparison with the wrong elements marked."""
+    if limit.exact:
+        wrong = _inexact(output, limit)
+        worst = float((output.double() - limit.expected.double()).abs().max()) if output.numel() else 0.0
+        return Difference(worst, 0.0, wrong if bool(wrong.any()) else None)
+    assert limit.atol is not None
+    error, wrong, off = _differences(output, limit.expected, limit.atol, limit.rtol, limit.settled, limit.special)
     finite = torch.where(error.isfinite(), error, 0.0)
-    rms = _rms(finite)
+    unit = limit.unit
+    rms = unit * math.sqrt(_square(finite, unit) / error.numel()) if error.numel() else 0.0
     worst = float(error.nan_to_num(nan=float("inf")).max()) if error.numel() else 0.0
-    exceeded = not any_wrong and rms > limit.rms_limit
-    return Difference(worst, rms, wrong if any_wrong else None, exceeded, special_differs)
+    return Difference(worst, rms, wrong, special_differs=off is not None and bool(off.any()))
+
+
+def _inexact(output: Tensor, limit: Bound) -> Tensor:
+    wrong = output != limit.expected
+    # a byte that is neither 0 nor 1 is no bool, whatever it compares to
+    return wrong | (output.contiguous().view(torch.uint8) > 1) if output.dtype is torch.bool else wrong
 
 
 def words(limits: list[Bound]) -> str:
