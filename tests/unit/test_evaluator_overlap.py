@@ -13,17 +13,20 @@ from forge_tui.core.errors import EnvironmentFault, WorkerDied
 from forge_tui.core.records import Built, LaunchPlan, Verdict
 from forge_tui.evaluator import client as module
 from forge_tui.evaluator.client import WorkerEvaluator
+from forge_tui.evaluator.rounds import Rounds
 from forge_tui.evaluator.sharing import SharedLease
+from forge_tui.evaluator.watch import Round
 from forge_tui.processes.quiet import Quiet
 from forge_tui.search.simulate import target
 
 GPU = msgspec.structs.replace(CPU, name="cuda:0", uuid="GPU-of-this-test", ceilings=None)
 TARGET = msgspec.structs.replace(target("norm"), captured_calls=1, floor_us=0.0)
 ANSWERS = {
-    "open": {"usable": True, "reason": "", "tolerance": "", "kinds": ["captured", "fresh", "normal"], "eager_us": 20.0},
+    "open": {"usable": True, "reason": "", "tolerance": "", "kinds": ["captured", "fresh", "normal"], "eager_us": 20.0,
+             "remarks": [], "left_out": {}},
     "verify": {"runs": []},
     "compare": {"wrong": "", "judged": 1, "max_abs_error": 0.0, "error_vs_eager": None},
-    "time": {"kept": [], "pairs": [(1.0, 2.0)] * 40, "inner": 1},
+    "time": {"kept": [], "samples": {"candidate": [1.0] * 40, "eager": [2.0] * 40}, "inner": 1},
 }
 
 
@@ -57,6 +60,22 @@ class Worker:
         return ""
 
 
+class Silence:
+    """Nobody else is on the machine."""
+
+    async def busy(self):
+        return ""
+
+    async def begin(self):
+        return None
+
+    async def end(self):
+        return Round()
+
+    async def close(self):
+        return None
+
+
 class Fixture:
     """An evaluator on such workers."""
 
@@ -66,6 +85,8 @@ class Fixture:
         self.quiet = Quiet(exclusive=device.kind == "cpu")
         self.evaluator = WorkerEvaluator(spec(), device, place, threads=1, seed=1, log_dir=place.logs, timeout_s=5.0,
                                          quiet=self.quiet)  # fmt: skip
+        self.evaluator._watch = Silence()
+        self.evaluator._rounds = Rounds(device, Silence(), lambda _: None)
         self.judge = self.evaluator._judge = Worker("judge", self.log, self.gates)
         self.runner = self.evaluator._runner = Worker("runner", self.log, self.gates)
 

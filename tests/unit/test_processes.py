@@ -38,7 +38,7 @@ WORKER = textwrap.dedent("""
 
     serve({"echo": lambda m: {"got": m["x"]}, "fault": fault, "bug": bug, "die": die, "hang": hang,
            "noise": lambda m: print("noise on stdout") or {"pid": os.getpid()},
-           "hog": lambda m: time.sleep(30 * bool(bytearray(600 << 20))),
+           "hog": lambda m: (lambda held: time.sleep(30))(bytearray(600 << 20)),
            "spawn": lambda m: subprocess.run([sys.executable, "-c", "import time; a = bytes(range(256)) * (600 << 12); "
                                               "time.sleep(30)"]),
            "crowd": lambda m: [threading.Thread(target=time.sleep, args=(30,), daemon=True).start()
