@@ -1,0 +1,94 @@
+"""A target is offered where wrong answers are refused on its inputs and every input is seen to matter."""
+
+import re
+
+import msgspec
+import pytest
+import torch
+from evaluator_support import MODEL, make_target, spec, workspace
+
+from forge_tui.evaluator.canaries import Canaries
+from forge_tui.evaluator.judge import Judge
+from forge_tui.evaluator.opened import Targets
+from forge_tui.evaluator.sets import InputSet, Kind
+from forge_tui.evaluator.tolerance import passes
+
+MODULES = MODEL.with_name("screened.py")
+
+
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory):
+    """A judge in this process, and a function that asks it about a module of the model."""
+    place = workspace(tmp_path_factory.mktemp("screened"))
+    targets = Targets("cpu", place.artifacts, 0)
+    judge = Judge(targets, 5)
+
+    def message(name):
+        target = make_target(place, name, model=MODULES, id=name)
+        return {"target": msgspec.to_builtins(target), "spec": msgspec.to_builtins(spec("build", MODULES))}
+
+    return judge, targets, message
+
+
+@pytest.mark.parametrize("name", ["softmax", "norm", "product", "largest", "positive", "mean", "narrow"])
+def test_what_can_be_judged_is_offered(judged, name):
+    """Whatever the type and number of its results, without a remark."""
+    judge, _, message = judged
+    answer = judge.open(message(name))
+    assert (answer["usable"], answer["reason"], answer["remarks"]) == (True, "", [])
+    assert {"captured", "fresh", "normal"} <= set(answer["kinds"])
+
+
+@pytest.mark.parametrize(("name", "said"), [
+    ("zero", r"^A result of zeros passes for its result"),
+    ("copied", r"^A copy of x passes for its result"),
+    ("constant", r"^The mean of the result passes for its result"),
+    ("expert", r"^The results are the same whatever unused holds"),
+    ("faint", r"^What faint does to the results is smaller than the tolerance"),
+])  # fmt: skip
+def test_what_cannot_be_judged_is_left_out(judged, name, said):
+    """With the wrong answer that would pass, or the input that might be left out unnoticed."""
+    judge, _, message = judged
+    answer = judge.open(message(name))
+    assert not answer["usable"]
+    assert re.search(said, answer["reason"]), answer["reason"]
+
+
+@pytest.mark.parametrize(("name", "remark"), [
+    ("counted", "count leads to no result; a kernel may ignore it"),
+    ("shifted", "shift cancels out of the result; a kernel may ignore it"),
+])  # fmt: skip
+def test_an_input_that_no_value_makes_matter_is_remarked(judged, name, remark):
+    """A kernel without it is right for every value, so the target is offered."""
+    judge, _, message = judged
+    answer = judge.open(message(name))
+    assert (answer["usable"], answer["remarks"]) == (True, [remark])
+
+
+@pytest.mark.parametrize("name", ["softmax", "norm", "product"])
+def test_wrong_answers_are_refused(judged, name):
+    """Rounded to bfloat16, with a tile of zeros, with the last row of other inputs; the right one passes."""
+    judge, targets, message = judged
+    opened = targets.open(message(name))
+    sets = [InputSet(kind=Kind.CAPTURED, call=call) for call in (0, 1)]
+    (right,), (other,) = (judge._expect(opened, which).bounds for which in sets)
+    result = right.expected.float()
+    assert passes(result, right)
+    tile, row = result.clone(), result.clone()
+    tile[:16, :16] = 0
+    row[-1] = other.expected[-1].float()
+    for wrong in (result.bfloat16().float(), tile, row, other.expected.float(), result * (1 + 1e-4)):
+        assert not passes(wrong, right)
+
+
+def test_canaries_need_to_be_met(judged):
+    """Before any set none has passed; a result that never changes lets its mean pass."""
+    judge, targets, message = judged
+    opened = targets.open(message("constant"))
+    canaries = Canaries(opened.signature, opened.call)
+    assert canaries.passing() == ""
+    for call in (0, 1):
+        which = InputSet(kind=Kind.CAPTURED, call=call)
+        canaries.meet(judge._expect(opened, which).bounds, opened.values(which))
+    assert canaries.passing() == "The mean of the result"
+    assert torch.equal(opened.call(opened.captured[0])[0], opened.call(opened.captured[1])[0])
