@@ -1,8 +1,8 @@
 """What keeps compilers and kernels apart from the rest of the machine here: found out by trying, once.
 
 Landlock with a filter of system calls comes first: it needs no program and no namespaces, which containers often
-forbid, and costs 6 ms a start. Where the kernel has none, compilers run in bubblewrap, if that works. The process of a
-CPU candidate has its own, stricter filter in every case. `FORGE_TUI_ISOLATION` forces `landlock`, `bubblewrap` or
+forbid, and costs 2 to 6 ms a start. Where the kernel has none, compilers run in bubblewrap, if that works. The process
+of a CPU candidate has its own, stricter filter in every case. `FORGE_TUI_ISOLATION` forces `landlock`, `bubblewrap` or
 `off`.
 """
 

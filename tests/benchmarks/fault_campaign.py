@@ -4,7 +4,7 @@
 
 Every verdict must be the expected one, however the kernel before it ended; no process, no file, no descriptor and no
 memory may be left. Prints a table and the ratios; exit code 1 where something is amiss. 200 evaluations on the CPU take
-about six minutes. With `--device cuda:0` the same is done with CUDA kernels on the GPU.
+two to five minutes. With `--device cuda:0` the same is done with CUDA kernels on the GPU.
 """
 
 from __future__ import annotations
