@@ -21,6 +21,7 @@ from forge_tui.evaluator.client import WorkerEvaluator
 from forge_tui.processes.watch import children
 
 _LOG_BYTES = 9 << 20
+_SAMPLER = b"forge_tui.telemetry.sampler"
 
 
 @dataclass
@@ -62,7 +63,7 @@ class Campaign:
         if scratch is not None and scratch.folder.exists():
             self.problems.append(f"{scratch.folder} left")
         self.problems += [f"{log} grew too large" for log in logs.rglob("*.log") if log.stat().st_size > _LOG_BYTES]
-        left = orphans(self.evaluator)
+        left = orphans(self.evaluator, watched=False)
         if left:
             self.problems.append(f"the end left processes: {left}")
 
@@ -108,17 +109,19 @@ def mixed(good: Sequence[Fault], bad: Sequence[Fault], count: int, seed: int) ->
     return found
 
 
-def orphans(evaluator: WorkerEvaluator) -> list[str]:
-    """Descendants of this process that are no workers of the evaluator."""
+def orphans(evaluator: WorkerEvaluator, *, watched: bool = True) -> list[str]:
+    """Descendants of this process that are no workers of the evaluator; `watched` while it is open."""
     known = {evaluator._judge.pid, evaluator._runner.pid}
     found, waiting = [], [os.getpid()]
     while waiting:
         parent = waiting.pop()
         for child in children(parent):
             waiting.append(child)
-            if child not in known:
-                with contextlib.suppress(OSError):
-                    found.append(f"{child} {Path(f'/proc/{child}/cmdline').read_bytes()[:80]!r}")
+            with contextlib.suppress(OSError):
+                command = Path(f"/proc/{child}/cmdline").read_bytes()
+                # the one that watches the GPU lives as long as the evaluator
+                if child not in known and not (watched and _SAMPLER in command):
+                    found.append(f"{child} {command[:80]!r}")
     return found
 
 

@@ -18,14 +18,14 @@ from forge_tui.compiler import command, diagnostics, fits, inspect, isolated, pr
 from forge_tui.compiler.cache import BuildCache, Meta
 from forge_tui.compiler.folder import private_folder, sweep
 from forge_tui.compiler.toolchain import Gxx, Nvcc, Tool, find_tool
-from forge_tui.contract import directives, header, lint, plan
+from forge_tui.contract import directives, header, lint, plan, pragmas
 from forge_tui.contract.source import Source, read
 from forge_tui.core.errors import ContractError, EnvironmentFault
 from forge_tui.core.ports import Isolation
 from forge_tui.core.records import Built, CompileFailure, Device, LaunchPlan, Target, Verdict
 
 #: changes when what is built from equal input changes
-_FORMAT = "1"
+_FORMAT = "2"
 _MAX_DISASSEMBLY = 64 * 2**20
 #: below this, a compiler's word that the disk is full is believed (a source could print the same words)
 _LITTLE_SPACE = 64 * 2**20
@@ -199,7 +199,7 @@ class CommandCompiler:
     ) -> tuple[bytes, str, dict[str, dict[str, int]]] | CompileFailure:
         """The built file's bytes, the compiler's messages and the resources of its kernels; or why there are none."""
         language = self._device.language
-        _write(folder / command.SOURCE[language], job.source.text)
+        _write(folder / command.SOURCE[language], pragmas.filled(job.source, job.tunables))
         _write(folder / command.HEADER, job.header)
         steps = [self._argv(tool, job.tunables, seed=f"0x{job.key[:15]}")]
         if isinstance(tool, Gxx):

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from forge_tui.compiler import command, diagnostics, subprocesses
 from forge_tui.compiler.toolchain import Gxx, find_gxx
-from forge_tui.contract import directives, facts, header
+from forge_tui.contract import directives, facts, header, pragmas
 from forge_tui.contract.source import read
 from forge_tui.core.errors import EnvironmentFault
 from forge_tui.core.records import ITEMSIZE, Device, LaunchPlan, Target, TensorSpec
@@ -46,10 +46,11 @@ async def build(
     except EnvironmentFault as error:
         return error.what
     text = read(source)
-    (folder / command.SOURCE["cpp"]).write_text(text.text)
+    chosen = directives.parse_source(text).chosen(dict(tunables))
+    (folder / command.SOURCE["cpp"]).write_text(pragmas.filled(text, chosen))
     (folder / command.HEADER).write_text(header.render(target, device))
     (folder / _MAIN).write_text(main_source(target, plan, sets))
-    own = [*command.defines(directives.parse_source(text).chosen(dict(tunables))), "-I."]
+    own = [*command.defines(chosen), "-I."]
     return await _compile(gxx, folder, [command.SOURCE["cpp"], _MAIN], own)
 
 

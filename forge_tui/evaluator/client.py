@@ -22,10 +22,10 @@ from forge_tui.core.records import Built, Device, Evaluation, ModelSpec, Target,
 from forge_tui.core.timings import Noise
 from forge_tui.evaluator import confine
 from forge_tui.evaluator.compiled_baseline import CompiledBaseline
-from forge_tui.evaluator.conclude import conclude
+from forge_tui.evaluator.conclude import conclude, least_us
 from forge_tui.evaluator.lease import lease
+from forge_tui.evaluator.outcome import Ended, Outcome, crash, no_end
 from forge_tui.evaluator.rounds import NotQuiet, Rounds
-from forge_tui.evaluator.sandbox import FORGED
 from forge_tui.evaluator.scratch import Scratch
 from forge_tui.evaluator.sets import ADVERSARIAL, EXTRA_RUNS, InputSet, Kind, draw, fresh, patched, standard
 from forge_tui.evaluator.sharing import SharedLease
@@ -48,8 +48,6 @@ _MOST_THREADS = 8192
 #: what a worker is given beyond the limit that it keeps itself
 _GRACE_S = 10.0
 _BUDGET_S = {"cpu": 1.0, "cuda": 2.0}
-#: below this part of the floor a time is not believed
-_BELOW_FLOOR = {"cpu": 0.25, "cuda": 0.7}
 
 
 @dataclass(slots=True)
@@ -63,17 +61,6 @@ class _Usable:
     """Other sizes at which a kernel must be right, those left out at which the original cannot be judged."""
     no_graph: set[str] = field(default_factory=set)
     """Sides of a timing that cannot be captured in a CUDA graph."""
-
-
-class _Ended(Exception):
-    """Carries the verdict out of a stage."""
-
-    def __init__(self, verdict: Verdict, reason: str, log: str = "", **found: Any) -> None:
-        super().__init__(reason)
-        self.verdict = verdict
-        self.reason = reason
-        self.log = log
-        self.found = found
 
 
 class WorkerEvaluator:
@@ -138,18 +125,18 @@ class WorkerEvaluator:
 
     async def evaluate(self, target: Target, built: Built, seed: int) -> Evaluation:
         """Verify, then time. A fault of the candidate is a verdict; a fault of ours is `Verdict.INFRA`."""
-        result = _Result(built)
+        result = Outcome(built)
         try:
             opened = await self._open(target)
             if not opened.check.usable:
-                raise _Ended(Verdict.INFRA, f"{target.name} cannot be judged: {opened.check.reason}")
+                raise Ended(Verdict.INFRA, f"{target.name} cannot be judged: {opened.check.reason}")
             if self._device.kind == "cuda":
                 # a kernel that only verifies would still disturb a timing of someone else
                 async with self._lease.hold():
                     await self._stages(target, opened, built, seed, result)
             else:
                 await self._stages(target, opened, built, seed, result)
-        except _Ended as ended:
+        except Ended as ended:
             result.fields |= {"verdict": ended.verdict, "reason": ended.reason, "log": ended.log, **ended.found}
         except ForgeError as error:
             log = error.log if isinstance(error, WorkerDied) else ""
@@ -236,7 +223,7 @@ class WorkerEvaluator:
         self._held[target.id] = self._runner.pid
         return answer
 
-    async def _stages(self, target: Target, opened: _Usable, built: Built, seed: int, result: _Result) -> None:
+    async def _stages(self, target: Target, opened: _Usable, built: Built, seed: int, result: Outcome) -> None:
         with result.spending("verify_s"):
             await self._verify(target, opened, built, seed, result)
             for sibling in opened.siblings:
@@ -253,14 +240,14 @@ class WorkerEvaluator:
         missing = self._compiled.missing(target, self._runner.pid)
         result.fields["timings"] = msgspec.structs.replace(result.fields["timings"], missing=missing)
 
-    async def _time_leased(self, target: Target, opened: _Usable, built: Built, seed: int, result: _Result) -> None:
+    async def _time_leased(self, target: Target, opened: _Usable, built: Built, seed: int, result: Outcome) -> None:
         # on a GPU the whole evaluation has the lease
         leased = self._lease.hold() if self._device.kind == "cpu" else contextlib.nullcontext()
         with result.spending("timing_s"):
             async with leased:
                 await self._time(target, opened, built, seed, result)
 
-    async def _verify(self, target: Target, opened: _Usable, built: Built, seed: int, result: _Result) -> None:
+    async def _verify(self, target: Target, opened: _Usable, built: Built, seed: int, result: Outcome) -> None:
         usual = [s for s in standard(opened.calls, self._seed) if s.kind in opened.kinds]
         own = [s for s in fresh(opened.calls, seed) if s.kind in opened.kinds]
         # what is simply wrong is best told on ordinary inputs, so the odd ones come last
@@ -271,17 +258,17 @@ class WorkerEvaluator:
             reply = await self._run("verify", target, built, sets, path, limit_s, result, "verified", keep=keep)
             await self._compare(target, path, reply["runs"], result)
 
-    async def _verify_at(self, target: Target, sibling: Target, built: Built, seed: int, result: _Result) -> None:
+    async def _verify_at(self, target: Target, sibling: Target, built: Built, seed: int, result: Outcome) -> None:
         """The same file on calls of another size; on ordinary inputs, the odd ones are for the target's own size."""
         opened = await self._open(sibling)
         opened = dataclasses.replace(opened, kinds=opened.kinds - set(ADVERSARIAL))
         try:
             await self._verify(sibling, opened, built.at(sibling), draw(seed, sibling.id), result)
-        except _Ended as ended:
+        except Ended as ended:
             ended.reason = f"At {dims.words(target, sibling)}: {ended.reason}"
             raise
 
-    async def _time(self, target: Target, opened: _Usable, built: Built, seed: int, result: _Result) -> None:
+    async def _time(self, target: Target, opened: _Usable, built: Built, seed: int, result: Outcome) -> None:
         # two at least: FRESH is in every usable target
         sets = [s for s in fresh(opened.calls, draw(seed, "timing")) if s.kind in opened.kinds]
         limit_s = self._limit_s(target, opened, 100, 20)
@@ -309,7 +296,7 @@ class WorkerEvaluator:
 
         def conclude_(reply: dict[str, Any], noise: Noise | None) -> dict[str, Any]:
             return conclude(target, reply, kind=self._device.kind, under=self._under, missing=missing, noise=noise,
-                            least_us=_least_us(target, self._device))  # fmt: skip
+                            least_us=least_us(target, self._device))  # fmt: skip
 
         try:
             # waiting for others to be quiet included: what of ours would run meanwhile would be taken for theirs
@@ -318,10 +305,10 @@ class WorkerEvaluator:
                     once, lambda reply: conclude_(reply, None)["verdict"] in (Verdict.SLOWER, Verdict.REJECTED)
                 )
         except NotQuiet as busy:
-            raise _Ended(Verdict.INFRA, str(busy)) from None
+            raise Ended(Verdict.INFRA, str(busy)) from None
         result.fields |= conclude_(reply, noise)
 
-    async def _compile(self, target: Target, opened: _Usable, result: _Result) -> bool:
+    async def _compile(self, target: Target, opened: _Usable, result: Outcome) -> bool:
         """Have the compiled original in the runner, checked by the judge; whether it has just come there."""
         if not self._compiled.lacking(target, self._runner.pid):
             return False
@@ -347,7 +334,7 @@ class WorkerEvaluator:
     # ---- one request
 
     async def _run(
-        self, op: str, target: Target, built: Built, sets: list[InputSet], path: Path, limit_s: float, result: _Result,
+        self, op: str, target: Target, built: Built, sets: list[InputSet], path: Path, limit_s: float, result: Outcome,
         doing: str, **fields: Any,
     ) -> dict[str, Any]:  # fmt: skip
         """A stage in the runner, beside others' comparisons; a candidate's fault ends the evaluation."""
@@ -365,7 +352,7 @@ class WorkerEvaluator:
             return await self._run_now(op, target, built, sets, path, limit_s, doing, **fields, **asked())
 
     @contextlib.asynccontextmanager
-    async def _turn(self, result: _Result, *, timing: bool = False) -> AsyncIterator[None]:
+    async def _turn(self, result: Outcome, *, timing: bool = False) -> AsyncIterator[None]:
         """Wait until the device may be used so; what others take of it is no time of this candidate."""
         asked = time.monotonic()
         async with self._quiet.timing() if timing else self._quiet.working():
@@ -386,35 +373,35 @@ class WorkerEvaluator:
             reply = await self._runner.request(op, limit_s + grace, **message)
         except WorkerDied as error:
             if error.timed_out:
-                raise _Ended(Verdict.TIMED_OUT, _no_end(doing, limit_s), error.log) from None
-            raise _Ended(Verdict.CRASHED, f"The process ended while it was {doing}: {error.what}", error.log) from None
+                raise Ended(Verdict.TIMED_OUT, no_end(doing, limit_s), error.log) from None
+            raise Ended(Verdict.CRASHED, f"The process ended while it was {doing}: {error.what}", error.log) from None
         if "timed_out" in reply:
-            raise _Ended(Verdict.TIMED_OUT, _no_end(doing, limit_s))
+            raise Ended(Verdict.TIMED_OUT, no_end(doing, limit_s))
         if "fault" in reply:
             reason = f"The kernel could not be {doing}: {reply['fault'].rstrip('.')}."
-            raise _Ended(Verdict.INFRA, reason, self._runner.log_tail())
+            raise Ended(Verdict.INFRA, reason, self._runner.log_tail())
         if "crashed" in reply:
             if self._device.kind == "cuda":
                 # the context is lost with the kernel
                 await self._runner.stop()
-            raise _Ended(Verdict.CRASHED, _crash(reply["crashed"], doing), self._runner.log_tail())
+            raise Ended(Verdict.CRASHED, crash(reply["crashed"], doing), self._runner.log_tail())
         if "rejected" in reply:
-            raise _Ended(Verdict.REJECTED, reply["rejected"])
+            raise Ended(Verdict.REJECTED, reply["rejected"])
         return reply
 
-    async def _compare(self, target: Target, path: Path, runs: list[Any], result: _Result) -> None:
+    async def _compare(self, target: Target, path: Path, runs: list[Any], result: Outcome) -> None:
         async with self._turn(result):
             await self._judged(target, path, runs, result)
 
-    async def _judged(self, target: Target, path: Path, runs: list[Any], result: _Result) -> None:
+    async def _judged(self, target: Target, path: Path, runs: list[Any], result: Outcome) -> None:
         answer = await self._judge.request("compare", _JUDGE_S, runs=runs, path=str(path), **self._fields(target))
         for name in ("max_abs_error", "error_vs_eager"):
             if answer[name] is not None:
                 result.fields[name] = max(answer[name], result.fields.get(name) or 0.0)
         if answer["wrong"]:
-            raise _Ended(Verdict.REJECTED, answer["wrong"])
+            raise Ended(Verdict.REJECTED, answer["wrong"])
         if not answer["judged"]:
-            raise _Ended(Verdict.INFRA, "No output could be compared.")
+            raise Ended(Verdict.INFRA, "No output could be compared.")
 
     def _limit_s(self, target: Target, opened: _Usable, runs: int, data_runs: int) -> float:
         """Seconds for a stage of so many calls, of which so many come with data of their own."""
@@ -429,89 +416,13 @@ class WorkerEvaluator:
         return {"target": msgspec.to_builtins(slim), "spec": self._spec}
 
     @contextlib.contextmanager
-    def _file(self, stem: str) -> Any:
+    def _file(self, stem: str) -> Iterator[Path]:
         if self._scratch is None:
             self._scratch = Scratch()
-        path = self._scratch.path(stem)
-        try:
+        # a CUDA kernel has no host code that could read what another one left
+        with self._scratch.lent(stem, keep=self._device.kind == "cuda") as path:
             yield path
-        finally:
-            path.unlink(missing_ok=True)
-
-
-class _Result:
-    """What is known of an evaluation so far."""
-
-    def __init__(self, built: Built) -> None:
-        self.fields: dict[str, Any] = {
-            "verdict": Verdict.INFRA, "compile_s": built.compile_s, "sha256": built.sha256,
-            "resources": built.resources,
-        }  # fmt: skip
-        self.waited_s = 0.0
-        """Seconds in which another candidate had the device."""
-
-    @contextlib.contextmanager
-    def spending(self, name: str) -> Iterator[None]:
-        """Note the seconds of a stage."""
-        started, waited = time.monotonic(), self.waited_s
-        try:
-            yield
-        finally:
-            spent = time.monotonic() - started - (self.waited_s - waited)
-            self.fields[name] = self.fields.get(name, 0.0) + spent
 
 
 def _settings(values: dict[str, Any]) -> tuple[str, str]:
     return "--settings", json.dumps(values)
-
-
-def _least_us(target: Target, device: Device) -> float:
-    """A time below which something is amiss; on the CPU only where the caches cannot hold what is moved."""
-    if device.kind == "cpu":
-        cache = device.ceilings.cache_bytes if device.ceilings is not None else 0
-        if not cache or target.bytes_moved <= cache:
-            return 0.0
-    return _BELOW_FLOOR[device.kind] * _memory_floor_us(target, device) * _cold_part(target, device)
-
-
-def _memory_floor_us(target: Target, device: Device) -> float:
-    """The part of the floor that no kernel goes below: work may be saved by rewriting sums, reading may not."""
-    gbps = device.ceilings.copy_gbps if device.ceilings is not None else 0.0
-    return min(target.floor_us, target.bytes_moved / (gbps * 1e3)) if gbps > 0 else 0.0
-
-
-def _cold_part(target: Target, device: Device) -> float:
-    """The part of a floor that DRAM must serve inside the timed window, 0 to 1.
-
-    Inputs are cold in every sample, but on a GPU what L2 holds of the outputs in the end is written back later, so a
-    right kernel of a small tensor can beat the floor of all its bytes.
-    """
-    if device.kind == "cpu" or not target.bytes_moved:
-        return 1.0
-    written = sum(out.spec.nbytes for out in target.signature.outputs)
-    return max(0.0, 1.0 - min(written, device.l2_bytes) / target.bytes_moved)
-
-
-def _no_end(doing: str, limit_s: float) -> str:
-    return f"It did not end within {limit_s:.0f} s while it was {doing}; does it loop for ever?"
-
-
-_SIGNALS = {
-    "SIGSEGV": "a memory access outside of its buffers, or too deep a stack",
-    "SIGBUS": "a memory access outside of its buffers",
-    "SIGFPE": "an integer division by zero",
-    "SIGABRT": "it called abort, or the C library found its memory damaged",
-    "SIGILL": "an instruction that this CPU does not have, or unreachable code",
-    "SIGSYS": "a system call that kernels may not make",
-    "SIGKILL": "it was killed, most likely for the memory it took",
-    "SIGXFSZ": "it wrote a file",
-}
-
-
-def _crash(how: str, doing: str) -> str:
-    if how == FORGED:
-        return f"While it was {doing}, it wrote into the channel that its results come through."
-    if how.startswith("exit code"):
-        return f"It ended the process ({how}) while it was {doing}."
-    known = _SIGNALS.get(how)
-    return f"It crashed with {how} while it was {doing}{f': {known}' if known else ''}."

@@ -5,12 +5,14 @@ from __future__ import annotations
 import statistics
 from typing import Any
 
-from forge_tui.core.records import Target, Under, Verdict
+from forge_tui.core.records import Device, Target, Under, Verdict
 from forge_tui.core.timings import Noise, Ratio, SideTime, Timings
 from forge_tui.evaluator import stats
 
 #: which clock a verdict is by
 DECIDES = {"cuda": "device events on the caller's stream, cold L2", "cpu": "wall time"}
+#: below this part of the floor a time is not believed
+_BELOW_FLOOR = {"cpu": 0.25, "cuda": 0.7}
 
 
 def conclude(
@@ -65,3 +67,30 @@ def _why_open(summary: stats.Summary, noise: Noise | None) -> str:
     else:
         said = f"{interval} does not say which is faster."
     return f"{said} It was disturbed: {', '.join(noise.marks)}." if noise is not None and noise.marks else said
+
+
+def least_us(target: Target, device: Device) -> float:
+    """A time below which something is amiss; on the CPU only where the caches cannot hold what is moved."""
+    if device.kind == "cpu":
+        cache = device.ceilings.cache_bytes if device.ceilings is not None else 0
+        if not cache or target.bytes_moved <= cache:
+            return 0.0
+    return _BELOW_FLOOR[device.kind] * _memory_floor_us(target, device) * _cold_part(target, device)
+
+
+def _memory_floor_us(target: Target, device: Device) -> float:
+    """The part of the floor that no kernel goes below: work may be saved by rewriting sums, reading may not."""
+    gbps = device.ceilings.copy_gbps if device.ceilings is not None else 0.0
+    return min(target.floor_us, target.bytes_moved / (gbps * 1e3)) if gbps > 0 else 0.0
+
+
+def _cold_part(target: Target, device: Device) -> float:
+    """The part of a floor that DRAM must serve inside the timed window, 0 to 1.
+
+    Inputs are cold in every sample, but on a GPU what L2 holds of the outputs in the end is written back later, so a
+    right kernel of a small tensor can beat the floor of all its bytes.
+    """
+    if device.kind == "cpu" or not target.bytes_moved:
+        return 1.0
+    written = sum(out.spec.nbytes for out in target.signature.outputs)
+    return max(0.0, 1.0 - min(written, device.l2_bytes) / target.bytes_moved)

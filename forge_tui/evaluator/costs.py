@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from forge_tui.evaluator.timing import Clock
+from forge_tui.launch.graphs import graph_capture
 
 Side = Callable[[list[Tensor]], list[Tensor]]
 
@@ -81,7 +82,7 @@ def graph_us(
             for _ in range(3):  # libraries make their workspaces outside of the capture
                 side(buffers[0])
         torch.cuda.synchronize(device)
-        with torch.cuda.graph(graph):
+        with graph_capture(graph, device):
             outputs = [side(buffers[number % len(buffers)]) for number in range(count)]
         torch.cuda.synchronize(device)
     except RuntimeError as error:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from forge_tui.core.errors import EnvironmentFault
-from forge_tui.core.records import Signature
+from forge_tui.core.records import Signature, TensorSpec
 
 _ALIGN = 64
 
@@ -33,15 +33,24 @@ def _rounded(size: int) -> int:
 class OutputFile:
     """Slots for the outputs of some runs; writable in the process that made it and its children."""
 
-    def __init__(self, path: Path, signature: Signature, slots: int) -> None:
+    def __init__(self, path: Path, signature: Signature, slots: int, *, reuse: bool = False) -> None:
+        """Make the file; with `reuse` one that is there, and at least as large, will do.
+
+        Raises:
+            EnvironmentFault: there is no space for it.
+            FileExistsError: it is there, and is not to be used again.
+        """
         self._signature = signature
         self.slots = slots
         self._slot_bytes = slot_bytes(signature)
         size = max(self._slot_bytes * slots, mmap.PAGESIZE)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        new = 0 if reuse else os.O_EXCL
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | new, 0o600)
         try:
-            os.posix_fallocate(descriptor, 0, size)
-            self._map = mmap.mmap(descriptor, size)
+            if os.fstat(descriptor).st_size < size:
+                os.posix_fallocate(descriptor, 0, size)
+            # what comes page by page later costs several times as much
+            self._map = mmap.mmap(descriptor, size, flags=mmap.MAP_SHARED | (mmap.MAP_POPULATE if reuse else 0))
         except OSError as error:
             path.unlink(missing_ok=True)
             if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EFBIG):
@@ -65,16 +74,41 @@ class OutputFile:
 
 def read(path: Path, slot: int, signature: Signature, device: str | torch.device) -> list[Tensor]:
     """The outputs in a slot, row-major, on the device; copies."""
-    found = []
     offset = slot * slot_bytes(signature)
+    # a CPU kernel could cut a file that is mapped here; a CUDA kernel has no host code to do it with
+    fetch = _mapped if torch.device(device).type == "cuda" else _read
+    return fetch(path, slot, offset, signature, device)
+
+
+def _read(path: Path, slot: int, offset: int, signature: Signature, device: str | torch.device) -> list[Tensor]:
+    found = []
     with open(path, "rb") as file:
         for item in signature.outputs:
             file.seek(offset)
-            data = bytearray(file.read(item.spec.nbytes))
-            if len(data) != item.spec.nbytes:
+            data = bytearray(item.spec.nbytes)
+            if file.readinto(data) != item.spec.nbytes:
                 raise EOFError(f"{path} ends before slot {slot}")
-            dtype = getattr(torch, item.spec.dtype)
-            flat = torch.frombuffer(data, dtype=dtype) if data else torch.empty(0, dtype=dtype)
-            found.append(flat.view(item.spec.shape).to(device))
+            found.append(_tensor(data, 0, item.spec).to(device))
             offset += _rounded(item.spec.nbytes)
     return found
+
+
+def _mapped(path: Path, slot: int, offset: int, signature: Signature, device: str | torch.device) -> list[Tensor]:
+    """Copied to the device straight from the file's pages."""
+    found = []
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) as pages:
+        if offset + slot_bytes(signature) > len(pages):
+            raise EOFError(f"{path} ends before slot {slot}")
+        for item in signature.outputs:
+            host = _tensor(pages, offset, item.spec)
+            found.append(host.to(device, copy=True))
+            del host
+            offset += _rounded(item.spec.nbytes)
+    return found
+
+
+def _tensor(data: bytearray | mmap.mmap, offset: int, spec: TensorSpec) -> Tensor:
+    dtype = getattr(torch, spec.dtype)
+    if not spec.numel:
+        return torch.empty(spec.shape, dtype=dtype)
+    return torch.frombuffer(data, dtype=dtype, count=spec.numel, offset=offset).view(spec.shape)

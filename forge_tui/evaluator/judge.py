@@ -22,7 +22,7 @@ from forge_tui.evaluator.explain import explain
 from forge_tui.evaluator.opened import Cache, OpenTarget, Targets
 from forge_tui.evaluator.reference import reference
 from forge_tui.evaluator.screening import screen
-from forge_tui.evaluator.sets import InputSet, Kind, draw
+from forge_tui.evaluator.sets import REPEATING, InputSet, Kind, draw
 from forge_tui.evaluator.verify import Run
 from forge_tui.processes.wire import fds_from_argv, serve
 
@@ -126,7 +126,8 @@ class Judge:
             if tuple(own.shape) != item.spec.shape or str(own.dtype) != f"torch.{item.spec.dtype}":
                 return Expected([], f"the original gives another {item.name} on {which.words()}")
         bounds = [
-            tolerance.bound(*parts) for parts in zip(values.expected, values.eager, values.disturbed, strict=True)
+            tolerance.bound(*parts, _equal_terms(which.kind, inputs, parts[1]))
+            for parts in zip(values.expected, values.eager, values.disturbed, strict=True)
         ]
         if which.kind is not Kind.CAPTURED and not _finite_enough(bounds):
             usual = self._expect(opened, InputSet(kind=Kind.CAPTURED, call=which.call))
@@ -155,6 +156,15 @@ class Judge:
         return {"usable": True, "reason": "", "tolerance": f"{text} ({first.note})" if first.note else text,
                 "kinds": sorted(kind.value for kind in found.kinds), "remarks": found.remarks,
                 "left_out": left_out}  # fmt: skip
+
+
+def _equal_terms(kind: Kind, inputs: Sequence[Tensor], output: Tensor) -> int:
+    """How many equal terms one element of an output may be the sum of; 0 for inputs that do not repeat themselves."""
+    if kind not in REPEATING:
+        return 0
+    floating = [t for t in inputs if t.is_floating_point() and t.ndim and t.numel()]
+    last = max((t.shape[-1] for t in floating), default=0)
+    return max(last, max((t.numel() for t in floating), default=0) // max(1, output.numel()))
 
 
 def _finite_enough(bounds: Sequence[tolerance.Bound]) -> bool:

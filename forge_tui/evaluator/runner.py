@@ -72,7 +72,7 @@ class Runner:
         sets = msgspec.convert(message["sets"], list[InputSet])
         # the others are of this evaluation only
         opened.keep([sets[i] for i in message["keep"]])
-        outputs = OutputFile(Path(message["path"]), opened.signature, len(sets) + EXTRA_RUNS)
+        outputs = self._file(message, opened, len(sets) + EXTRA_RUNS)
 
         def stage(kernel: Kernel) -> Reply:
             runs = Verifier(kernel, opened.signature, self._where, outputs).run(sets, opened.values)
@@ -84,7 +84,7 @@ class Runner:
         """Have the original compiled by torch at hand; its outputs on the sets are in the file, for the judge."""
         opened = self._targets.open(message)
         sets = msgspec.convert(message["sets"], list[InputSet])
-        outputs = OutputFile(Path(message["path"]), opened.signature, len(sets))
+        outputs = self._file(message, opened, len(sets))
         try:
             if self._where.type == "cpu":
                 call = compiled.load_package(Path(message["package"]))
@@ -118,7 +118,7 @@ class Runner:
         opened = self._targets.open(message)
         sets = msgspec.convert(message["sets"], list[InputSet])
         slots = timing.kept_outputs(slot_bytes(opened.signature))
-        outputs = OutputFile(Path(message["path"]), opened.signature, slots)
+        outputs = self._file(message, opened, slots)
 
         baselines: dict[str, compiled.Call] = {"eager": opened.call}
         if message["compiled"] and opened.target.id in self._compiled:
@@ -241,6 +241,9 @@ class Runner:
         return reply
 
     # ---- helpers
+
+    def _file(self, message: dict[str, Any], opened: OpenTarget, slots: int) -> OutputFile:
+        return OutputFile(Path(message["path"]), opened.signature, slots, reuse=self._where.type == "cuda")
 
     def _confine(self, scratch: Path) -> None:
         """On CUDA, once, when all that needs more has been done: the model is built, the context exists."""

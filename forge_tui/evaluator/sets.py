@@ -46,6 +46,8 @@ class Kind(StrEnum):
 
 #: sets used only where the others do not tell right from wrong
 WIDER = (Kind.SPREAD, Kind.INTEGERS)
+#: sets in most of which one value stands over and over
+REPEATING = (Kind.CONSTANT_ROWS, Kind.SPARSE)
 #: sets that a target may do without: the reference may not be finite on them
 ADVERSARIAL = (
     Kind.MASKS, Kind.CONSTANT_ROWS, Kind.OUTLIER, Kind.LARGE, Kind.TINY, Kind.NEGATIVE_ZERO, Kind.SPARSE, Kind.WIDE,

@@ -40,6 +40,15 @@ _MAX_BLOCKS = stats.LOOKS[-1]
 _OVERRUN = 6
 
 
+#: how much longer than the host takes to queue a sample the device is kept busy before it, at most so long, and how
+#: slowly that is forgotten
+_LEAD = 1.25
+_MOST_LEAD_US = 1500.0
+_LEAD_FADES = 0.98
+#: one flush takes at least so long on the fastest of GPUs
+_FLUSH_US = 40.0
+
+
 class Clock(Protocol):
     """Times a few calls in a row; returns microseconds a call and what the last one returned."""
 
@@ -72,19 +81,25 @@ class CudaClock:
         self._sum = torch.zeros((), dtype=torch.int64, device=device)
         self._start = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         self._end = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        self._lead_us = 0.0
 
     def sample(self, side: Side, calls: Sequence[list[Tensor]]) -> tuple[float, list[Tensor]]:
-        """See `Clock`; the host queues behind the flush, so the device does not wait for it where calls are short."""
+        """See `Clock`; the host queues while the device flushes, so the device does not wait for it."""
         out: list[Tensor] = []
         self._forget()
-        # read, not written: dirty lines would be written back inside of the timed window
-        torch.sum(self._flush, dim=0, out=self._sum)
+        for _ in range(1 + int(self._lead_us / _FLUSH_US)):
+            # read, not written: dirty lines would be written back inside of the timed window
+            torch.sum(self._flush, dim=0, out=self._sum)
+        begun = time.perf_counter_ns()
         self._start.record()
         for inputs in calls:
             out = []
             out = side(inputs)
         self._end.record()
+        queued_us = (time.perf_counter_ns() - begun) / 1e3
         self._end.synchronize()
+        # the slowest of late to queue decides for all sides, so that none has an advantage
+        self._lead_us = min(_MOST_LEAD_US, max(_LEAD * queued_us, self._lead_us * _LEAD_FADES))
         return self._start.elapsed_time(self._end) * 1000 / len(calls), out
 
 

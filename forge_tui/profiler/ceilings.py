@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from forge_tui.core.records import Ceilings
+from forge_tui.launch.graphs import graph_capture
 from forge_tui.models.trees import dtype_name
 
 _CPU_COPY_BYTES = 96 << 20
@@ -110,7 +111,7 @@ def _smallest_kernel_s(device: torch.device, many: int = 200) -> float:
     graph = torch.cuda.CUDAGraph()
     one.neg_()
     torch.cuda.synchronize(device)
-    with torch.cuda.graph(graph, stream=side):
+    with graph_capture(graph, device, side):
         for _ in range(many):
             one.neg_()
     return _best_cuda_s(device, graph.replay, repeats=5) / many

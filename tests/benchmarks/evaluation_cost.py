@@ -33,7 +33,8 @@ import evaluator_support as support
 from load_inline import C_TYPES, wrapper
 
 from forge_tui.compiler.build import CommandCompiler
-from forge_tui.contract import directives, header
+from forge_tui.contract import directives, header, pragmas
+from forge_tui.contract.source import read
 from forge_tui.core.paths import Workspace
 from forge_tui.core.records import Built, Device, Target
 from forge_tui.evaluator.client import WorkerEvaluator
@@ -120,6 +121,7 @@ def inline(room: Room, target: Target, built: Built, source: str) -> tuple[float
 
     device = room.device
     chosen = directives.parse(source).chosen({})
+    source = pragmas.filled(read(source), chosen)
     defines = [f"-D{name}={value}" for name, value in chosen.items()]
     declared = "using V = std::vector<torch::Tensor>;\nvoid forge_call(V, V, torch::Tensor);"
     with tempfile.TemporaryDirectory() as folder:

@@ -12,6 +12,7 @@ from forge_tui.core.errors import EnvironmentFault
 from forge_tui.core.records import TensorSpec
 from forge_tui.evaluator import exchange
 from forge_tui.evaluator.buffers import GUARD_BYTES, Guarded
+from forge_tui.evaluator.scratch import Scratch
 
 CPU = torch.device("cpu")
 SPECS = [
@@ -100,3 +101,56 @@ def test_no_space_is_said_before_anything_runs(tmp_path):
     with pytest.raises(EnvironmentFault, match="no space for"):
         exchange.OutputFile(tmp_path / "out.bin", huge, 8)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("fetch", [exchange._read, exchange._mapped])
+def test_both_ways_of_reading_give_copies(tmp_path, fetch):
+    """What is read stays as it was when the file is written again, whichever way it came."""
+    path = tmp_path / "out.bin"
+    file = exchange.OutputFile(path, signature(), 2)
+    outputs = [torch.randn(6, 4).t(), torch.arange(5), torch.empty(0, 3)]
+    file.write(1, outputs)
+    got = fetch(path, 1, exchange.slot_bytes(signature()), signature(), "cpu")
+    file.write(1, [torch.zeros(4, 6), torch.zeros(5, dtype=torch.int64), torch.empty(0, 3)])
+    assert all(torch.equal(a, b) for a, b in zip(got, outputs, strict=True))
+    with pytest.raises(EOFError):
+        fetch(path, 900, 900 * exchange.slot_bytes(signature()), signature(), "cpu")
+
+
+def test_a_file_is_used_again_only_where_that_is_asked_for(tmp_path):
+    """Pages that are there are kept, a file too small grows, and none is taken over by accident."""
+    path = tmp_path / "out.bin"
+    exchange.OutputFile(path, signature(), 2)
+    with pytest.raises(FileExistsError):
+        exchange.OutputFile(path, signature(), 2)
+    inode, size = path.stat().st_ino, path.stat().st_size
+    exchange.OutputFile(path, signature(), 1, reuse=True)
+    assert (path.stat().st_ino, path.stat().st_size) == (inode, size)
+    grown = exchange.OutputFile(path, signature(), 60, reuse=True)
+    assert path.stat().st_ino == inode
+    assert path.stat().st_size > size
+    outputs = [torch.ones(4, 6), torch.arange(5), torch.empty(0, 3)]
+    grown.write(59, outputs)
+    assert torch.equal(exchange.read(path, 59, signature(), "cpu")[0], outputs[0])
+    (tmp_path / "link.bin").symlink_to(path)
+    with pytest.raises(OSError, match="symbolic link"):
+        exchange.OutputFile(tmp_path / "link.bin", signature(), 1, reuse=True)
+
+
+def test_scratch_lends_files_again(tmp_path):
+    """One at a time to each, kept ones again, others gone."""
+    scratch = Scratch(tmp_path)
+    try:
+        with scratch.lent("a", keep=True) as first, scratch.lent("b", keep=True) as second:
+            assert first != second
+            first.write_bytes(b"1")
+        assert (first.exists(), second.exists()) == (True, False)
+        with scratch.lent("c", keep=True) as again:
+            assert again == first
+        with scratch.lent("d") as once:
+            assert once != first
+            once.write_bytes(b"1")
+        assert not once.exists()
+    finally:
+        scratch.close()
+    assert not first.exists()

@@ -5,7 +5,7 @@ import pytest
 from targets_fixture import cuda_device, make_target, spec
 
 from forge_tui.core.records import Ceilings
-from forge_tui.evaluator.client import _least_us
+from forge_tui.evaluator.conclude import least_us
 
 
 def least(size: int, memory_us: float, **changes) -> float:
@@ -13,7 +13,7 @@ def least(size: int, memory_us: float, **changes) -> float:
     x = spec(size)
     target = msgspec.structs.replace(make_target("relu", [("x", x, "arg")], [x]), bytes_moved=8 * size, **changes)
     ceilings = Ceilings(copy_gbps=8 * size / (memory_us * 1e3), matmul_tflops={}, launch_us=1.0)
-    return _least_us(target, msgspec.structs.replace(cuda_device(), l2_bytes=60_000_000, ceilings=ceilings))
+    return least_us(target, msgspec.structs.replace(cuda_device(), l2_bytes=60_000_000, ceilings=ceilings))
 
 
 @pytest.mark.parametrize(("size", "part"), [

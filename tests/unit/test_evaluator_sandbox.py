@@ -215,9 +215,9 @@ def test_scratch_is_private_and_goes(tmp_path):
     """Only the user can enter it; closing removes it."""
     scratch = Scratch(tmp_path)
     assert scratch.folder.stat().st_mode & 0o777 == 0o700
-    assert scratch.path("a") != scratch.path("a")
-    scratch.path("a").write_bytes(b"x")
-    scratch.close()
+    with scratch.lent("a") as path:
+        path.write_bytes(b"x")
+        scratch.close()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -228,9 +228,10 @@ def test_what_a_killed_owner_left_is_swept_up(tmp_path):
         from pathlib import Path
         from forge_tui.evaluator.scratch import Scratch
         scratch = Scratch(Path({str(tmp_path)!r}))
-        scratch.path("a").write_bytes(b"x")
-        print(scratch.folder, flush=True)
-        time.sleep(60)
+        with scratch.lent("a") as path:
+            path.write_bytes(b"x")
+            print(scratch.folder, flush=True)
+            time.sleep(60)
     """
     process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)], stdout=subprocess.PIPE, text=True)
     left = Path(process.stdout.readline().strip())

@@ -201,6 +201,26 @@ def test_a_problem_in_bad_condition_is_allowed_more():
     assert not tolerance.compare(torch.zeros_like(x), bound).right
 
 
+def test_a_plain_loop_over_equal_terms_is_right():
+    """Equal terms round the same way, so one after the other errs by far more than eager's tree; bf16 stays wrong."""
+    length = 384
+    torch.manual_seed(0)
+    x = torch.full((6, length), 0.0)
+    x[:, ::20] = torch.randn(6, len(range(0, length, 20)))
+    found = reference(softmax, softmax_target(6, length).signature, [x], 0)
+    parts = (found.expected[0], found.eager[0], found.disturbed[0])
+    exponents = torch.exp(x - 4)
+    total = torch.zeros(6)
+    for column in exponents.T:
+        total += column
+    plain = exponents / total[:, None]
+    assert not tolerance.compare(plain, tolerance.bound(*parts)).right
+    repeated = tolerance.bound(*parts, equal_terms=length)
+    assert tolerance.compare(plain, repeated).right
+    assert not tolerance.compare(found.eager[0].bfloat16().float(), repeated).right
+    assert not tolerance.compare(plain * 1.01, repeated).right
+
+
 def test_words_name_numbers():
     """The tolerance in words has the bound of every output."""
     _, _, bound = case(softmax, softmax_target, "float32")

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from forge_tui.launch.graphs import graph_capture
 from forge_tui.models.load import LoadedModel
 from forge_tui.models.phases import Phase
 
@@ -120,7 +121,7 @@ def captured(run: Run, device: torch.device) -> Run:
     torch.cuda.current_stream(device).wait_stream(stream)
     torch.cuda.synchronize(device)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with graph_capture(graph, device):
         output = run()
     torch.cuda.synchronize(device)
 
