@@ -203,13 +203,13 @@ def test_a_problem_in_bad_condition_is_allowed_more():
 
 def test_a_plain_loop_over_equal_terms_is_right():
     """Equal terms round the same way, so one after the other errs by far more than eager's tree; bf16 stays wrong."""
-    length = 384
+    length = 1000
     torch.manual_seed(0)
     x = torch.full((6, length), 0.0)
     x[:, ::20] = torch.randn(6, len(range(0, length, 20)))
     found = reference(softmax, softmax_target(6, length).signature, [x], 0)
     parts = (found.expected[0], found.eager[0], found.disturbed[0])
-    exponents = torch.exp(x - 4)
+    exponents = torch.exp(x - 2.2)
     total = torch.zeros(6)
     for column in exponents.T:
         total += column
