@@ -63,7 +63,8 @@ def _anyway(flat: Tensor, generator: torch.Generator) -> Tensor:
 
 def _uniform(like: Tensor, low: int, high: int, generator: torch.Generator) -> Tensor:
     # one past the largest int64 is no int64
-    made = torch.randint(low, min(high + 1, _LARGEST), like.shape, generator=generator, device=like.device, dtype=torch.int64)
+    end = min(high + 1, _LARGEST)
+    made = torch.randint(low, end, like.shape, generator=generator, device=like.device, dtype=torch.int64)
     return made.to(like.dtype)
 
 
