@@ -106,15 +106,16 @@ def test_a_custom_operation_runs_in_float32_alone():
 def test_what_an_operation_writes_stays_with_its_argument():
     """An operation in place changes the tensor it was given, and no other argument loses bits."""
 
-    def add(x):
-        total, by = x / 3, x / 7
+    def add(tensors):
+        total, by = tensors[0] / 3, tensors[0] / 7
         grown(total, by)
-        return total - by
+        return [total, by]
 
-    result, said = ran(add, X)
-    assert said == "float32 is the reference of forge_tests.grown (RuntimeError: float32 only)"
-    exact = X.double() / 3
-    assert 1e-9 < off(result, exact) < 1e-6
+    (total, by), narrowed = in_float64(add, [X])
+    assert widened.words(narrowed) == "float32 is the reference of forge_tests.grown (RuntimeError: float32 only)"
+    assert total.dtype is by.dtype is torch.float64
+    assert torch.equal(total, (X / 3 + X / 7).double())
+    assert torch.equal(by, X.double() / 7)
 
 
 def test_the_type_that_was_used_is_named():
@@ -152,6 +153,7 @@ def test_bits_are_those_of_float32(view):
     """Bits read as integers are the float32's, however the view is written, and the note says so."""
     result, said = ran(lambda x: view(view(x, torch.int32) & ~0x1FFF, torch.float32), X)
     assert said == "float32 is the reference of view (it reads the bits of float32)"
+    assert result.dtype is torch.float64
     assert torch.equal(result, (X.view(torch.int32) & ~0x1FFF).view(torch.float32).double())
 
 
