@@ -146,7 +146,9 @@ def _measure(expected: Tensor, eager: Tensor, disturbed: Tensor, settled: Tensor
 
 
 def _square(values: Tensor, unit: float) -> float:
-    return float(torch.linalg.vector_norm(values if unit == 1.0 else values / unit)) ** 2
+    norm = float(torch.linalg.vector_norm(values if unit == 1.0 else values / unit))
+    # a power would raise beyond the range, a product is infinite
+    return norm * norm
 
 
 def _all_finite(values: Tensor) -> bool:
