@@ -127,3 +127,23 @@ def test_a_result_whose_shape_follows_the_data_is_left_out():
     assert answer["reason"] == (
         "It cannot be verified on inputs other than the captured ones: the original gives another out0 on fresh inputs."
     )
+
+
+def test_a_result_whose_shape_follows_roundings_is_left_out():
+    """Equal values that a rounding tells apart give another number of results; the reason says so."""
+    x = torch.linspace(-3, 3, 512).round(decimals=1).view(16, 32)
+    target = fixture.make_target("distinct", [("x", fixture.spec(16, 32), "arg")], [fixture.spec(x.unique().numel())])
+    judge, message = judge_of(lambda tensors: [tensors[0].unique()], target, [x])
+    answer = judge.open(message)
+    assert answer["reason"] == (
+        "The shape of the original's results changes with a rounding of the captured inputs of call 0."
+    )
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_results_without_a_number_are_left_out(value):
+    """What is NaN or infinite everywhere could be filled in without computing anything."""
+    x = torch.randn(16, 32)
+    judge, message = judge_of(lambda t: [t[0].abs() + value], fixture.softmax_target(16, 32), [x], [x + 1])
+    answer = judge.open(message)
+    assert answer["reason"].startswith("The mean of the result passes for its result")
