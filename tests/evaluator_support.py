@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -14,6 +14,8 @@ from forge_tui.contract import directives, header, plan
 from forge_tui.core.paths import Workspace
 from forge_tui.core.records import Built, Ceilings, Device, ModelSpec, Signature, Target
 from forge_tui.evaluator.client import WorkerEvaluator
+from forge_tui.evaluator.judge import Judge
+from forge_tui.evaluator.opened import Cache, OpenTarget, tensors_bytes
 from forge_tui.models import capture
 from forge_tui.models.calls import describe_call, describe_result
 from forge_tui.models.held import Holders
@@ -108,6 +110,28 @@ def evaluator(
         spec(factory, model), CPU, workspace, threads=2, seed=3, log_dir=workspace.logs, timeout_s=timeout_s,
         patience_s=0.0,
     )  # fmt: skip
+
+
+class _OneTarget:
+    """Stands for the targets of a model: one callable with its captured inputs."""
+
+    device = torch.device("cpu")
+    cache_bytes = 1 << 24
+
+    def __init__(self, opened: OpenTarget) -> None:
+        self._opened = opened
+
+    def open(self, _: dict[str, object]) -> OpenTarget:
+        """The one there is."""
+        return self._opened
+
+
+def judge_of(
+    call: Callable[[Sequence[torch.Tensor]], list[torch.Tensor]], target: Target, *captured: list[torch.Tensor]
+) -> tuple[Judge, dict[str, object]]:
+    """A judge in this process of a plain function with these captured calls, and what to ask it with."""
+    opened = OpenTarget(target, call, list(captured), Cache(1 << 24, tensors_bytes))
+    return Judge(_OneTarget(opened), 5), {}
 
 
 def workspace(folder: Path) -> Workspace:

@@ -203,8 +203,11 @@ def _stored(limit: Bound) -> Tensor:
 
 
 def _mean(limit: Bound) -> Tensor:
+    """Of what is finite, or where nothing is, of all: then it may be NaN everywhere."""
     numbers = limit.expected.double()
-    mean = float(numbers.nan_to_num(0.0, 0.0, 0.0).mean()) if numbers.numel() else 0.0
+    if bool(numbers.isfinite().any()):
+        numbers = numbers.nan_to_num(0.0, 0.0, 0.0)
+    mean = float(numbers.mean()) if numbers.numel() else 0.0
     return torch.full_like(numbers, mean).to(limit.dtype)
 
 

@@ -219,7 +219,10 @@ class WorkerEvaluator:
         """Have the runner that lives hold the target; nothing where it already does."""
         if self._runner.running and self._held.get(target.id) == self._runner.pid:
             return {}
-        answer = await self._runner.request("open", _OPEN_S, limit_s=_OPEN_S - _GRACE_S, **self._fields(target))
+        # a runner that follows a crashed one should be there soon, and may never need the tracer
+        answer = await self._runner.request(
+            "open", _OPEN_S, limit_s=_OPEN_S - _GRACE_S, warm=not self._held, **self._fields(target)
+        )
         self._held[target.id] = self._runner.pid
         return answer
 

@@ -8,6 +8,7 @@ from torch import Tensor
 from forge_tui.evaluator.sets import Kind
 
 _EXTREME_PART = 0.5
+_LARGEST = torch.iinfo(torch.int64).max
 
 
 def kept(flat: Tensor) -> bool:
@@ -61,7 +62,9 @@ def _anyway(flat: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def _uniform(like: Tensor, low: int, high: int, generator: torch.Generator) -> Tensor:
-    made = torch.randint(low, high + 1, like.shape, generator=generator, device=like.device, dtype=torch.int64)
+    # one past the largest int64 is no int64
+    end = min(high + 1, _LARGEST)
+    made = torch.randint(low, end, like.shape, generator=generator, device=like.device, dtype=torch.int64)
     return made.to(like.dtype)
 
 

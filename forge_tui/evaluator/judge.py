@@ -20,7 +20,7 @@ from forge_tui.evaluator import flow, nonfinite, raw, tolerance
 from forge_tui.evaluator.exchange import read
 from forge_tui.evaluator.explain import explain
 from forge_tui.evaluator.opened import Cache, OpenTarget, Targets
-from forge_tui.evaluator.reference import reference
+from forge_tui.evaluator.reference import Unsteady, reference
 from forge_tui.evaluator.screening import screen
 from forge_tui.evaluator.sets import REPEATING, InputSet, Kind, draw
 from forge_tui.evaluator.verify import Run
@@ -120,6 +120,8 @@ class Judge:
             values = reference(opened.call, opened.signature, inputs, draw(self._seed, "disturb"))
         except torch.cuda.OutOfMemoryError:
             raise
+        except Unsteady:
+            return Expected([], f"the shape of the original's results changes with a rounding of {which.words()}")
         except Exception as error:  # noqa: BLE001 - made-up inputs may be none that the original takes
             return Expected([], f"the original raises {type(error).__name__} on {which.words()}: {error}")
         for item, own in zip(opened.signature.outputs, values.eager, strict=True):

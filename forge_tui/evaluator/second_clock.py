@@ -78,6 +78,11 @@ def check(candidate: Side, eager: Side, buffers: Sequence[list[Tensor]], plan: L
     return f"{said}; the tracer saw {len(inside)} pieces of work in {_TRACED_CALLS} calls, all as planned"
 
 
+def warm(device: torch.device) -> None:
+    """Have the tracer started once, which takes seconds, before a candidate waits for it."""
+    _trace(lambda inputs: inputs, [[]], device)
+
+
 def hidden(candidate: Sequence[tuple[float, float]], eager: Sequence[tuple[float, float]], calls: int) -> str:
     """Why the walls of a candidate do not fit its events, or nothing. Rounds are (wall, events), microseconds.
 

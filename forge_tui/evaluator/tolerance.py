@@ -97,8 +97,8 @@ def bound(expected: Tensor, eager: Tensor, disturbed: Tensor, equal_terms: int =
     # the mean of a few errors is no steadier than the errors
     factor = MEAN_FACTOR if expected.numel() > _FEW else WORST_FACTOR
     return Bound(
-        dtype=dtype, expected=expected, rtol=at_element * eps,
-        atol=atol.view(*expected.shape[:-1], 1) if expected.ndim else atol.view(()),
+        dtype=dtype, expected=expected, rtol=at_element * eps + drift,
+        atol=atol.view(*expected.shape[:-1], min(1, expected.shape[-1])) if expected.ndim else atol.view(()),
         rms_limit=factor * max(seen.eager_rms, seen.moved_rms) + (in_mean * eps + drift) * seen.rms,
         eager_max=seen.eager_max, eager_rms=seen.eager_rms, error_unit=0.5 * eps * seen.rms,
         settled=settled, special=special, unit=seen.unit,
@@ -154,7 +154,9 @@ def _measure(expected: Tensor, eager: Tensor, disturbed: Tensor, settled: Tensor
 
 
 def _square(values: Tensor, unit: float) -> float:
-    return float(torch.linalg.vector_norm(values if unit == 1.0 else values / unit)) ** 2
+    norm = float(torch.linalg.vector_norm(values if unit == 1.0 else values / unit))
+    # a power would raise beyond the range, a product is infinite
+    return norm * norm
 
 
 def _all_finite(values: Tensor) -> bool:
@@ -212,15 +214,21 @@ class Difference:
 
 
 def compare(output: Tensor, limit: Bound) -> Difference:
-    """Compare one output, of the right dtype and shape, with its bound."""
+    """Compare one output with its bound; of another dtype or shape all of it is wrong."""
+    if not _alike(output, limit):
+        return Difference(math.inf, math.inf, torch.ones_like(limit.expected, dtype=torch.bool))
     quick = _in_pieces(output, limit)
     return _whole(output, limit) if quick is None else quick
 
 
 def passes(output: Tensor, limit: Bound) -> bool:
     """Whether an output is right; what is wrong early is found early."""
-    quick = _in_pieces(output, limit)
+    quick = _in_pieces(output, limit) if _alike(output, limit) else None
     return quick is not None and quick.right
+
+
+def _alike(output: Tensor, limit: Bound) -> bool:
+    return output.dtype is limit.dtype and output.shape == limit.expected.shape
 
 
 def _in_pieces(output: Tensor, limit: Bound) -> Difference | None:

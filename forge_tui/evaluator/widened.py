@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -24,11 +25,19 @@ _FALLBACKS = (torch.float32, torch.bfloat16, torch.float16)
 _REASON_CHARS = 80
 
 
+@dataclass(frozen=True, slots=True)
+class Narrowed:
+    """The type that an operation ran in instead of float64, and why."""
+
+    dtype: torch.dtype
+    why: str
+
+
 @contextmanager
-def widened() -> Iterator[dict[str, str]]:
+def widened() -> Iterator[dict[str, Narrowed]]:
     """Within, floating tensors are made and cast to as float64; gives the operations that were not, with the reason."""
     before = torch.get_default_dtype()
-    narrowed: dict[str, str] = {}
+    narrowed: dict[str, Narrowed] = {}
     torch.set_default_dtype(torch.float64)
     try:
         with _Widen(narrowed):
@@ -37,17 +46,19 @@ def widened() -> Iterator[dict[str, str]]:
         torch.set_default_dtype(before)
 
 
-def words(narrowed: Mapping[str, str]) -> str:
+def words(narrowed: Mapping[str, Narrowed]) -> str:
     """`float32 is the reference of softmax (RuntimeError: ...)`, or nothing."""
-    if not narrowed:
-        return ""
-    return "float32 is the reference of " + ", ".join(f"{name} ({why})" for name, why in narrowed.items())
+    parts = []
+    for dtype in dict.fromkeys(one.dtype for one in narrowed.values()):
+        of = ", ".join(f"{name} ({one.why})" for name, one in narrowed.items() if one.dtype is dtype)
+        parts.append(f"{_dtype(dtype)} is the reference of {of}")
+    return "; ".join(parts)
 
 
 class _Widen(TorchFunctionMode):
     """Turns casts to narrower floating types into casts to float64."""
 
-    def __init__(self, narrowed: dict[str, str]) -> None:
+    def __init__(self, narrowed: dict[str, Narrowed]) -> None:
         super().__init__()
         self._narrowed = narrowed
 
@@ -55,8 +66,10 @@ class _Widen(TorchFunctionMode):
         kwargs = kwargs or {}
         if func in _CASTS:
             return args[0].double()
-        if func is Tensor.view and len(args) == 2 and isinstance(args[1], torch.dtype):
-            return self._reinterpreted(args[0], args[1])
+        if func is Tensor.view:
+            form = kwargs.get("dtype", args[-1])
+            if isinstance(form, torch.dtype):
+                return self._reinterpreted(args[0], form)
         args, kwargs = pytree.tree_map(_wide_dtype, (args, kwargs))
         try:
             result = func(*args, **kwargs)
@@ -67,7 +80,7 @@ class _Widen(TorchFunctionMode):
     def _reinterpreted(self, tensor: Tensor, dtype: torch.dtype) -> Tensor:
         """Bits read under another type of four bytes are those of float32, in and out."""
         if tensor.dtype is torch.float64 and not dtype.is_floating_point and dtype.itemsize == 4:
-            self._narrowed.setdefault("view", "it reads the bits of float32")
+            self._narrowed.setdefault("view", Narrowed(torch.float32, "it reads the bits of float32"))
             return tensor.float().view(dtype)
         seen = tensor.view(dtype)
         return seen.double() if dtype is torch.float32 and not tensor.is_floating_point() else seen
@@ -80,26 +93,34 @@ class _Widen(TorchFunctionMode):
                 return func(*wide[0], **wide[1])
             except Exception:  # noqa: BLE001
                 args, kwargs = wide
-        inner: dict[str, str] = {}
+        inner: dict[str, Narrowed] = {}
         try:
             with _EachKernel(inner):
                 result = func(*args, **kwargs)
         except Exception:  # noqa: BLE001
-            result = _narrowly(func, args, kwargs, error)
-            inner = {_name(func): _why(error)}
-        for name, why in inner.items():
-            self._narrowed.setdefault(name, why)
+            result, dtype = _narrowly(func, args, kwargs, error)
+            inner = {_name(func): Narrowed(dtype, _why(error))}
+        for name, one in inner.items():
+            self._narrowed.setdefault(name, one)
         return result
 
     def _widened_result(self, func: Any, args: Any, kwargs: Any, result: Any) -> Any:
-        """What gives float32 for float64 by itself was computed in float32."""
-        if not isinstance(result, Tensor) or result.dtype not in _NARROW:
+        """What gives float32 for float64 by itself was computed in float32; a view of something narrower was not."""
+        found = [r for r in pytree.tree_leaves(result) if isinstance(r, Tensor) and r.dtype in _NARROW]
+        if not found:
             return result
-        leaves = pytree.tree_leaves((args, kwargs))
-        if not any(isinstance(a, Tensor) and a.dtype is torch.float64 for a in leaves):
+        given = [a for a in pytree.tree_leaves((args, kwargs)) if isinstance(a, Tensor)]
+        if not any(a.dtype is torch.float64 for a in given):
             return result
-        self._narrowed.setdefault(_name(func), f"it gives {str(result.dtype).removeprefix('torch.')} by itself")
-        return result.double()
+        name = _name(func)
+        if not name.endswith("_") and "out" not in kwargs:
+            known = {_storage(a) for a in given}
+            found = [r for r in found if _storage(r) not in known]
+        if not found:
+            return result
+        dtype = found[0].dtype
+        self._narrowed.setdefault(name, Narrowed(dtype, f"it gives {_dtype(dtype)} by itself"))
+        return pytree.tree_map(_wide_tensor, result)
 
 
 class _EachKernel(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -107,7 +128,7 @@ class _EachKernel(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     supports_higher_order_operators = True
 
-    def __init__(self, narrowed: dict[str, str]) -> None:
+    def __init__(self, narrowed: dict[str, Narrowed]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._narrowed = narrowed
 
@@ -116,13 +137,13 @@ class _EachKernel(TorchDispatchMode):  # type: ignore[no-untyped-call]
         try:
             return func(*args, **kwargs)
         except Exception as error:  # noqa: BLE001
-            result = _narrowly(func, args, kwargs, error)
-            self._narrowed.setdefault(_name(func), _why(error))
+            result, dtype = _narrowly(func, args, kwargs, error)
+            self._narrowed.setdefault(_name(func), Narrowed(dtype, _why(error)))
             return result
 
 
-def _narrowly(func: Callable[..., Any], args: Any, kwargs: Any, error: Exception) -> Any:
-    """One operation on narrower copies of its tensors, the results and what it wrote as float64.
+def _narrowly(func: Callable[..., Any], args: Any, kwargs: Any, error: Exception) -> tuple[Any, torch.dtype]:
+    """One operation on narrower copies of its tensors, the results and what it wrote as float64; and their type.
 
     Raises:
         Exception: the one given, where no narrower type helps.
@@ -151,7 +172,7 @@ def _narrowly(func: Callable[..., Any], args: Any, kwargs: Any, error: Exception
             if not torch.equal(copy, value.to(dtype)):
                 value.copy_(copy)
         originals = {id(copy): value for value, copy in copies}
-        return pytree.tree_map(lambda v, known=originals: known.get(id(v), _wide_tensor(v)), result)
+        return pytree.tree_map(lambda v, known=originals: known.get(id(v), _wide_tensor(v)), result), dtype
     raise error
 
 
@@ -161,6 +182,15 @@ def _wide_dtype(value: Any) -> Any:
 
 def _wide_tensor(value: Any) -> Any:
     return value.double() if isinstance(value, Tensor) and value.dtype in _NARROW else value
+
+
+def _storage(tensor: Tensor) -> int:
+    """What tells the memory of a tensor from that of others."""
+    return int(tensor.untyped_storage()._cdata) if tensor.layout is torch.strided else id(tensor)  # noqa: SLF001
+
+
+def _dtype(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _name(func: Any) -> str:

@@ -4,8 +4,9 @@ import re
 
 import msgspec
 import pytest
+import targets_fixture as fixture
 import torch
-from evaluator_support import MODEL, make_target, spec, workspace
+from evaluator_support import MODEL, judge_of, make_target, spec, workspace
 
 from forge_tui.evaluator.canaries import Canaries
 from forge_tui.evaluator.judge import Judge
@@ -92,3 +93,57 @@ def test_canaries_need_to_be_met(judged):
         canaries.meet(judge._expect(opened, which).bounds, opened.values(which))
     assert canaries.passing() == "The mean of the result"
     assert torch.equal(opened.call(opened.captured[0])[0], opened.call(opened.captured[1])[0])
+
+
+def test_an_empty_result_beside_another_is_no_hindrance():
+    """A target of two results is judged by the one that has elements."""
+    x = torch.randn(16, 32)
+    results = [fixture.spec(16, 0), fixture.spec(16, 32)]
+    target = fixture.make_target("two", [("x", fixture.spec(16, 32), "arg")], results)
+    judge, message = judge_of(lambda tensors: [tensors[0][:, :0], tensors[0] * 2], target, [x], [x + 1])
+    answer = judge.open(message)
+    assert (answer["usable"], answer["reason"]) == (True, "")
+
+
+def test_a_mark_as_large_as_its_type_is_judged():
+    """The largest int64 among the captured integers, as models mark what is absent."""
+    x, mark = torch.randn(16, 32), torch.iinfo(torch.int64).max
+    rows = torch.tensor([3, mark, 0, 7, mark, 2, 2, 9, 1, mark, 0, 4, mark, 8, 5, 6])
+    inputs = [("x", fixture.spec(16, 32), "arg"), ("rows", fixture.spec(16, dtype="int64"), "arg")]
+    target = fixture.make_target("marked", inputs, [fixture.spec(16, 32)])
+    judge, message = judge_of(lambda t: [torch.where(t[1][:, None] > 5, t[0], t[0] * 2)], target, [x, rows])
+    answer = judge.open(message)
+    assert (answer["usable"], answer["reason"]) == (True, "")
+    assert "extremes" in answer["kinds"]
+
+
+def test_a_result_whose_shape_follows_the_data_is_left_out():
+    """Also where already rounded inputs give another number of rows."""
+    x = torch.linspace(-3, 3, 512).view(16, 32)
+    x[0, :4] = 1 + 2.0**-12
+    target = fixture.make_target("chosen", [("x", fixture.spec(16, 32), "arg")], [fixture.spec(int((x > 1).sum()))])
+    judge, message = judge_of(lambda tensors: [tensors[0][tensors[0] > 1] * 2], target, [x])
+    answer = judge.open(message)
+    assert answer["reason"] == (
+        "It cannot be verified on inputs other than the captured ones: the original gives another out0 on fresh inputs."
+    )
+
+
+def test_a_result_whose_shape_follows_roundings_is_left_out():
+    """Equal values that a rounding tells apart give another number of results; the reason says so."""
+    x = torch.linspace(-3, 3, 512).round(decimals=1).view(16, 32)
+    target = fixture.make_target("distinct", [("x", fixture.spec(16, 32), "arg")], [fixture.spec(x.unique().numel())])
+    judge, message = judge_of(lambda tensors: [tensors[0].unique()], target, [x])
+    answer = judge.open(message)
+    assert answer["reason"] == (
+        "The shape of the original's results changes with a rounding of the captured inputs of call 0."
+    )
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_results_without_a_number_are_left_out(value):
+    """What is NaN or infinite everywhere could be filled in without computing anything."""
+    x = torch.randn(16, 32)
+    judge, message = judge_of(lambda t: [t[0].abs() + value], fixture.softmax_target(16, 32), [x], [x + 1])
+    answer = judge.open(message)
+    assert answer["reason"].startswith("The mean of the result passes for its result")

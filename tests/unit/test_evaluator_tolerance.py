@@ -158,6 +158,17 @@ def test_nan_and_infinities_must_be_where_they_belong():
         assert not tolerance.compare(wrong, bound).right, (place, value)
 
 
+@pytest.mark.parametrize("shape", [(), (1,), (3, 5)])
+@pytest.mark.parametrize("value", [1e200, -1e308, float("inf"), float("nan")])
+def test_what_is_far_off_is_wrong(shape, value):
+    """A float64 result whose error has no square in float64 is refused as any other, one number or many."""
+    right = torch.ones(shape, dtype=torch.float64)
+    bound = tolerance.bound(right, right, right)
+    result = tolerance.compare(torch.full_like(right, value), bound)
+    assert not result.right
+    assert bool(result.wrong.all())
+
+
 def test_integers_are_exact():
     """One off is wrong; a byte that is no boolean is wrong."""
     index = torch.arange(100)
