@@ -28,6 +28,8 @@ _SPARSE_PART = 0.95
 _WIDE_EXPONENTS = (-10, 3)
 #: tensors of so few elements get no infinities beside their NaN
 _FEW = 16
+#: factors that renew a tensor come over and over after so many, a prime: rows of no usual length meet the same twice
+_FACTORS = 4099
 
 
 def generate(captured: Sequence[Tensor], signature: Signature, which: InputSet) -> list[Tensor]:
@@ -72,9 +74,13 @@ def _drawn_anew(tensor: Tensor) -> bool:
 def patch(tensors: Sequence[Tensor], seed: int) -> None:
     """Change one element of one floating tensor in place, exactly the same in every process; seed 0 changes none.
 
+    Below 0 it renews all of them first.
+
     A kernel that keeps results by address, or by the few values it looks at, is wrong afterwards. The other tensors
     stay as they are, so that one that looks at all of the weights but at half of the rest finds what it knows.
     """
+    if seed < 0:
+        renew(tensors, -seed)
     floating = [t for t in tensors if t.is_floating_point() and t.numel() > 1]
     if not seed or not floating:
         return
@@ -83,6 +89,39 @@ def patch(tensors: Sequence[Tensor], seed: int) -> None:
     tensor = rng.choices(floating, [t.numel() if by_size else 1 for t in floating])[0]
     to, source = (_index(rng.randrange(tensor.numel()), tensor.shape) for _ in range(2))
     tensor[to] = tensor[source] * 0.75
+
+
+def renew(tensors: Sequence[Tensor], seed: int) -> None:
+    """Change about every element in place, exactly the same in every process; the sign, zeros and masks stay.
+
+    A kernel that keeps what it computed for parts of an earlier input finds none of them again. Integers are turned
+    round, unless their places mean something.
+    """
+    generator = torch.Generator()
+    generator.manual_seed(seed)
+    # at most 1, so that nothing overflows
+    factors = 1 - 2 * _JITTER * torch.rand(_FACTORS, generator=generator)
+    turn = int(torch.randint(1 << 30, (1,), generator=generator))
+    for tensor in tensors:
+        run = run_of(tensor)
+        if is_mask(tensor) or not run.numel():
+            continue
+        if not tensor.is_floating_point():
+            if run.numel() <= tensor.numel() and not integers.kept(run):  # no gaps, which hold anything
+                run.copy_(run.roll(turn % run.numel()))
+            continue
+        here = factors.to(device=run.device, dtype=run.dtype)
+        whole = run.numel() // _FACTORS * _FACTORS
+        run[:whole].view(-1, _FACTORS).mul_(here)
+        run[whole:].mul_(here[: run.numel() - whole])
+
+
+def run_of(tensor: Tensor) -> Tensor:
+    """All of a tensor's memory from its first to its last element, as one run."""
+    span = 0
+    if tensor.numel():
+        span = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.as_strided((span,), (1,))
 
 
 def _index(position: int, shape: Sequence[int]) -> tuple[int, ...]:

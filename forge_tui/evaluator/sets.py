@@ -80,7 +80,8 @@ class InputSet(Record, frozen=True, kw_only=True):
     call: int = 0
     seed: int = 0
     patch: int = 0
-    """Seed of a change of single elements that makes the set one that was never seen before; 0 for none."""
+    """Seed of a change that makes the set one that was never seen before: of one element, below 0 of about all of them;
+    0 for none."""
 
     def words(self) -> str:
         """For sentences: `fresh inputs`."""

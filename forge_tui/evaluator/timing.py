@@ -1,9 +1,10 @@
 """The timing stage: candidate and baselines interleaved on changing inputs, in the process that runs the kernel.
 
-Before every sample the buffers of its last call get other data, and the memory that its output will likely land in is
-overwritten, so that neither a cached nor a left-over result passes. Candidate and baseline of a pair see different
-data, so that what one leaves behind is no answer for the other. Outputs of timed calls chosen at random are kept for
-the judge.
+Before every sample the buffers of its calls get other data, such that hardly an element is one that a call has seen,
+and the memory that its output will likely land in is overwritten, so that neither a cached nor a left-over result
+passes, and what was kept of parts of them saves nothing. Calls that do not count follow, on data that differ in one
+element. Candidate and baseline of a pair see different data, so that what one leaves behind is no answer for the other.
+Outputs of timed calls chosen at random are kept for the judge.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from torch import Tensor
 
 from forge_tui.core.records import Signature
 from forge_tui.evaluator import stats
+from forge_tui.evaluator.inputs import run_of
 from forge_tui.launch.kernel import Kernel
 
 Side = Callable[[list[Tensor]], list[Tensor]]
@@ -29,8 +31,10 @@ KEPT = 4
 _MOST_KEPT = 16
 _KEPT_BYTES = 32 << 20
 _BUFFERS = 3
+#: so many bytes of inputs may more buffers take, so that every call of a sample has data of its own
+_MORE_BYTES = 8 << 20
 _SHORTEST_US = 30.0
-_MAX_INNER = 64
+_MAX_INNER = 16
 _WARM_UP_S = 0.25
 #: the last so many samples of every side must lie this near together before what is measured counts
 _SETTLED_SAMPLES = 4
@@ -174,9 +178,8 @@ class Timer:
         self._write = write
         self._rng = rng
         self._limits = limits or Limits()
-        self._buffers = [
-            _Buffer([_copy(t) for t in data[i % len(data)]], i % len(data)) for i in range(_BUFFERS)
-        ]
+        self._buffers: list[_Buffer] = []
+        self._add_buffers(_BUFFERS)
         self._drawn = self._limits.kept - max(1, self._limits.kept // 4)
         """Slots for calls drawn from all samples."""
         self._turn = 0
@@ -257,18 +260,19 @@ class Timer:
         order = [self._buffers[(self._turn + i) % len(self._buffers)] for i in range(count)]
         self._turn += count
         last = order[-1]
-        for buffer in self._buffers if least > 1 else [last]:
-            self._refill(buffer)
+        # a state that outlives a call is no use in the next one of a sample either
+        for buffer in order[-len(self._buffers) :]:
+            self._refill(buffer, renewed=least == 1)
         self._scrub(self._rng.randrange(1 << 30))
         us, out = self._clock.sample(self._sides[which], [b.tensors for b in order])
         return us, out, last
 
-    def _refill(self, buffer: _Buffer) -> None:
-        """Give a buffer other data than it has, at the same addresses."""
+    def _refill(self, buffer: _Buffer, renewed: bool) -> None:
+        """Give a buffer other data than it has, at the same addresses; else but for one element those of some call."""
         buffer.data = (buffer.data + 1 + self._rng.randrange(len(self._data) - 1)) % len(self._data)
         for to, source in zip(buffer.tensors, self._data[buffer.data], strict=True):
-            _run_of(to).copy_(_run_of(source))
-        buffer.patch = self._rng.randrange(1, 1 << 53)
+            run_of(to).copy_(run_of(source))
+        buffer.patch = self._rng.randrange(1, 1 << 53) * (-1 if renewed else 1)
         self._patch(buffer.tensors, buffer.patch)
 
     def _warm_up(self) -> bool:
@@ -282,8 +286,18 @@ class Timer:
             last = [seen[-_SETTLED_SAMPLES:] for seen in times]
             settled = all(len(few) == _SETTLED_SAMPLES and max(few) <= _SETTLED * min(few) for few in last)
         wanted = math.ceil(self._limits.shortest_us / max(min(map(min, times)), 0.1))
-        self._inner = max(1, min(self._limits.max_inner, wanted))
+        nbytes = sum(t.numel() * t.element_size() for t in self._data[0])
+        # one more call than `_inner` may be in a sample
+        fitting = max(_BUFFERS, _MORE_BYTES // max(1, nbytes)) - 1
+        self._inner = max(1, min(self._limits.max_inner, wanted, fitting))
+        self._add_buffers(self._inner + 1)
         return settled
+
+    def _add_buffers(self, count: int) -> None:
+        """Have so many buffers at least."""
+        for i in range(len(self._buffers), count):
+            which = i % len(self._data)
+            self._buffers.append(_Buffer([_copy(t) for t in self._data[which]], which))
 
 
 def candidate_side(kernel: Kernel, signature: Signature, device: torch.device, workspace: Tensor | None) -> Side:
@@ -317,17 +331,9 @@ def scrubber(signature: Signature, device: torch.device, workspace: Tensor | Non
 
 def _spoil(tensor: Tensor, byte: int) -> None:
     if tensor.numel():
-        _run_of(tensor).view(torch.uint8).fill_(byte)
-
-
-def _run_of(tensor: Tensor) -> Tensor:
-    """All of a tensor's memory from its first to its last element, as one run."""
-    span = 0
-    if tensor.numel():
-        span = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
-    return tensor.as_strided((span,), (1,))
+        run_of(tensor).view(torch.uint8).fill_(byte)
 
 
 def _copy(tensor: Tensor) -> Tensor:
-    run = _run_of(tensor).clone()
+    run = run_of(tensor).clone()
     return run.as_strided(tensor.shape, tensor.stride())

@@ -11,7 +11,7 @@ import torch
 from evaluator_support import same
 
 from forge_tui.core.records import KernelInput, Signature, TensorSpec
-from forge_tui.evaluator.inputs import generate, is_mask, patch
+from forge_tui.evaluator.inputs import generate, is_mask, patch, renew
 from forge_tui.evaluator.sets import ADVERSARIAL, InputSet, Kind, draw, fresh, patched, standard
 
 
@@ -179,6 +179,32 @@ def test_a_patch_changes_one_element_of_one_floating_tensor():
     copies = [t.clone() for t in tensors]
     patch(copies, 0)
     assert same(copies, tensors)
+
+
+def test_renewed_tensors_have_hardly_a_value_that_they_had():
+    """The same by the same seed; signs, zeros, masks and ordered integers stay, other integers turn."""
+    mask = torch.zeros(8, 8).masked_fill(torch.ones(8, 8).triu(1).bool(), float("-inf"))
+    tensors = [torch.randn(100, 70), torch.randn(9, 33).to(torch.bfloat16).t(), torch.randint(9, (50,)),
+               torch.arange(5), mask, torch.zeros(6), torch.full((8,), 65504.0).half()]  # fmt: skip
+    tensors[0][3, 4] = float("inf")
+    copies, again, other = ([t.clone() for t in tensors] for _ in range(3))
+    renew(copies, 7)
+    renew(again, 7)
+    renew(other, 8)
+    assert same(copies, again)
+    for made in (copies, other):
+        equal = [float((a == b).double().mean()) for a, b in zip(made, tensors, strict=True)]
+        assert equal[0] < 0.01
+        assert equal[1] < 0.1
+        assert not torch.equal(made[2], tensors[2])
+        assert torch.equal(made[2].sort().values, tensors[2].sort().values)
+        assert equal[3] == equal[5] == 1.0
+        assert torch.equal(made[4], mask)
+        assert bool(((made[0] > 0) == (tensors[0] > 0)).all())
+        assert bool(made[6].isfinite().all())
+    assert float((copies[0] == other[0]).double().mean()) < 0.01
+    patch(tensors, -7)
+    assert sum(int((a != b).sum()) for a, b in zip(copies, tensors, strict=True)) <= 1
 
 
 def test_names_of_sets():

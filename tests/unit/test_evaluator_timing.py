@@ -82,7 +82,34 @@ def test_short_calls_are_batched_over_several_buffers():
     found = made.run()
     assert found.inner == 15
     assert set(clock.sizes[-20:]) == {15, 16}
-    assert all(len(set(ids)) == 3 for ids in clock.ids[-20:])
+    assert all(len(set(ids)) == len(ids) for ids in clock.ids[-20:])
+
+
+def test_large_inputs_are_not_batched_further_than_their_buffers():
+    """Every call of a sample has data of its own, and memory for that is limited."""
+    made, clock, _, _ = timer(right, eager, {right: 2.0, eager: 4.0}, shortest_us=30.0)
+    made._data = [[torch.randn(4, 1 << 18)] for _ in range(3)]
+    made._buffers = []
+    made._add_buffers(3)
+    found = made.run()
+    assert found.inner == 2
+    assert set(clock.sizes[-20:-timing.KEPT]) == {2, 3}
+
+
+def test_what_was_computed_for_parts_of_earlier_inputs_is_of_no_use():
+    """Hardly an element is where it was in another counted call, although the data sets are only three."""
+    seen: list[torch.Tensor] = []
+
+    def watching(inputs):
+        seen.append(inputs[0].flatten().clone())
+        return right(inputs)
+
+    made, _, _, _ = timer(watching, eager, {watching: 2.0, eager: 100.0})
+    made.run()
+    calls = torch.stack(seen[:200])
+    known = [int((calls[:i] == call).any(0).sum()) for i, call in enumerate(calls)]
+    assert len(calls) == 200
+    assert max(known) <= 2
 
 
 def test_kept_outputs_are_right_for_their_data():

@@ -1,12 +1,13 @@
 """One kernel for several sizes: the siblings of a target whose dimensions vary at run time, some of them made.
 
-Beside the sizes that calls had, a kernel is to be right at sizes in between: 1, an odd one in the middle, and one just
-below the largest. Inputs of such a size are the captured ones of the largest call, cut; what the original gives for
-them is seen by calling it.
+Beside the sizes that calls had, a kernel is to be right at others up to the largest: 1, a few, an odd one in the
+middle, a power of two, and one just below the largest. Inputs of such a size are the captured ones of the largest call,
+cut; what the original gives for them is seen by calling it.
 """
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -167,11 +168,18 @@ class _Maker:
 
 
 def between(sizes: Sequence[int]) -> list[int]:
-    """Sizes to be made beside those seen: 1, an odd one in the middle, an odd one just below the largest."""
+    """Sizes to be made beside those seen: 1, an odd one in the middle, an odd one just below the largest.
+
+    And a few, below what calls had, and a power of two, unless calls had a multiple: kernels may treat both apart.
+    """
     low, high = min(sizes), max(sizes)
     middle = (low + high if low < high else high) // 2 | 1
     below = high - 1 if high % 2 == 0 else high - 2
-    return sorted({n for n in (1, middle, below) if 1 <= n < high} - set(sizes))
+    few = math.isqrt(low) | 1
+    even = 1 << max(0, (high - 1).bit_length() - 1)
+    if any(n % even == 0 for n in sizes):
+        even = 1  # calls had it
+    return sorted({n for n in (1, few, middle, even, below) if 1 <= n < high} - set(sizes))
 
 
 def _size(target: Target, dim: DynamicDim) -> int:
