@@ -324,6 +324,53 @@ def profile(
 
 
 @app.command()
+def record(
+    model: Model,
+    output_file: Annotated[Path, typer.Option("--output", metavar="FILE", help="The landscape; what is there is gone "
+                                              "on with")],
+    target: Annotated[list[str] | None, typer.Option(
+        "--target", metavar="NAME", help="Record this target; may be repeated")] = None,
+    device: Device = "auto",
+    workspace: Workspace = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Most new points")] = None,
+    minutes: Annotated[float, typer.Option(min=0, callback=_number, help="Most minutes")] = 1e6,
+    threads: Threads = 0,
+    seed: Seed = 0,
+    dtype: Dtype = None,
+    inputs: Inputs = None,
+    vary: Vary = None,
+    phase: Phases = None,
+    dynamic: Dynamic = None,
+    batch: Batch = None,
+    length: Length = None,
+    layers: Layers = None,
+    attention: Attention = None,
+    trust_remote_code: RemoteCode = False,
+    capture_gb: CaptureGb = 2.0,
+    as_json: Json = False,
+) -> Call:  # fmt: skip
+    """Record a landscape for `run --device sim:FILE`: every kernel that the templates write, verified and timed.
+
+    Without --target it is the target with most headroom that a template fits.
+    """
+
+    def call() -> int:
+        from forge_tui.cli.commands import record as command
+        from forge_tui.models.spec import ModelRequest
+
+        request = ModelRequest(
+            dtype=dtype, inputs=inputs, vary=vary, phases=tuple(phase or ()), dynamic=tuple(dynamic or ()),
+            batch=batch, length=length, layers=layers, attention=attention, remote_code=trust_remote_code,
+        )  # fmt: skip
+        return command.record(
+            model=model, output_file=output_file, targets=target or [], device=device, workspace=workspace, limit=limit,
+            minutes=minutes, threads=threads, seed=seed, request=request, capture_gb=capture_gb, as_json=as_json,
+        )  # fmt: skip
+
+    return call
+
+
+@app.command()
 def sessions(workspace: Workspace = None, as_json: Json = False) -> Call:
     """List the sessions of a workspace."""
 

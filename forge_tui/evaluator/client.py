@@ -74,17 +74,19 @@ class WorkerEvaluator:
         self, spec: ModelSpec, device: Device, workspace: Workspace, *, threads: int, seed: int, log_dir: Path,
         timeout_s: float, under: Under = "eager", compile_baseline: bool = False, patience_s: float | None = None,
         quiet: Quiet | None = None, draws: int | None = None, on_note: Callable[[str], None] = lambda _: None,
+        blocks: int = 0,
     ) -> None:  # fmt: skip
         """Start nothing yet.
 
         With `compile_baseline` candidates are timed against the original under torch.compile too. `patience_s` is how
         long a timing waits for others' load to end; `on_note` gets a sentence where it does. `quiet` keeps compilers
-        off the timing; `draws` seeds inputs where `seed`, the model's, should not.
+        off the timing; `draws` seeds inputs where `seed`, the model's, should not. With `blocks` a timing has just so many.
         """
         self._spec = msgspec.to_builtins(spec)
         self._device = device
         self._seed = seed if draws is None else draws
         self._timeout_s = timeout_s
+        self._blocks = blocks
         settings = {"artifacts": str(workspace.artifacts), "seed": seed, "threads": threads}
         judge = settings | {"device": device.name, "judge_seed": draw(self._seed, "judge")}
         runner = settings | {"device": msgspec.to_builtins(device)}
@@ -287,7 +289,7 @@ class WorkerEvaluator:
             with self._file("time") as path:
                 reply = await self._run_alone(
                     "time", target, built, sets, path, limit_s, "timed", asked, budget_s=_BUDGET_S[self._device.kind],
-                    under=self._under,
+                    under=self._under, blocks=self._blocks,
                 )  # fmt: skip
                 runs = [{"which": k["which"], "slot": k["slot"], "poison": 0xFF, "condition": "in a timed call"}
                         for k in reply["kept"]]  # fmt: skip
