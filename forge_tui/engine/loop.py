@@ -19,7 +19,6 @@ from forge_tui.core.records import (
     SessionInfo,
     SessionState,
     Target,
-    Verdict,
 )
 from forge_tui.engine import confirming, profiles
 from forge_tui.engine.pipeline import Pipeline
@@ -86,7 +85,12 @@ class Engine:
     # ---- the road
 
     async def run(self) -> None:
-        """Go the whole road. Faults end in the state `failed`, a stop in `interrupted`; only bugs are raised."""
+        """Go the whole road; a stop ends it in the state `interrupted`.
+
+        Raises:
+            ForgeError: what ended the session, which is in the state `failed`.
+            Exception: the same of a bug.
+        """
         self._main = asyncio.current_task()
         heartbeat = asyncio.create_task(self._heartbeat())
         try:
@@ -227,17 +231,14 @@ class Engine:
         config = SearchConfig(seed=self._options.seed, proposers=tuple(proposers),
                               max_evaluations=self._options.max_evaluations, model_ms=profile.model_ms)  # fmt: skip
         search = Search(config, usable)
-        ids = {target.id for target in usable}
-        known = [node for node in self._reader.nodes(self._id) if node.target_id in ids]
+        by_id = {target.id: target for target in usable}
+        known = [node for node in self._reader.nodes(self._id) if node.target_id in by_id]
         search.restore(known, self._drops())
         for node in known:
-            if node.evaluation is not None and node.evaluation.verdict is Verdict.INFRA:
-                continue
-            sha256 = node.evaluation.sha256 if node.evaluation else ""
-            pipeline.remember(node.target_id, node.id, node.key, sha256)
+            pipeline.restore(by_id[node.target_id], node)
         self._search_phase = SearchPhase(
             store=self._store, session=self._id, options=self._options, device=profile.device, search=search,
-            pipeline=pipeline, proposers=proposers, targets={t.id: t for t in usable}, elapsed_s=self._elapsed_s,
+            pipeline=pipeline, proposers=proposers, targets=by_id, elapsed_s=self._elapsed_s,
             cost_usd=self._session.cost_usd,
         )  # fmt: skip
         if self._stop_asked:
