@@ -198,7 +198,7 @@ def session(tmp_path):
 
 async def test_a_session_goes_from_profile_to_deployment(session):
     """Every candidate has a verdict, the fastest of each target are deployed, and the report says so."""
-    rooms = FakeRooms()
+    rooms = FakeRooms(fast=True)
     await session.run(rooms)
     info = session.reader.session(session.id)
     assert info.state == "done"
@@ -206,6 +206,7 @@ async def test_a_session_goes_from_profile_to_deployment(session):
     nodes = session.reader.nodes(session.id)
     assert len(nodes) == 14
     assert all(node.evaluation is not None for node in nodes)
+    assert {winner.target.id for winner in rooms.winners} == {t.id for t in TARGETS}
     for winner in rooms.winners:
         rivals = [n for n in nodes if n.target_id == winner.target.id and n.evaluation.verdict is Verdict.FASTER]
         best = max(rivals, key=lambda n: n.evaluation.speedup)
