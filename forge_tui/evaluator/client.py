@@ -21,7 +21,7 @@ from forge_tui.core.ports import TargetCheck
 from forge_tui.core.records import Built, Device, Evaluation, ModelSpec, Target, Under, Verdict
 from forge_tui.core.timings import Noise
 from forge_tui.evaluator import confine
-from forge_tui.evaluator.compiled_baseline import CompiledBaseline
+from forge_tui.evaluator.compiled_baseline import UNASKED, CompiledBaseline
 from forge_tui.evaluator.conclude import conclude, least_us
 from forge_tui.evaluator.lease import lease
 from forge_tui.evaluator.outcome import Ended, Outcome, crash, no_end
@@ -220,11 +220,18 @@ class WorkerEvaluator:
         if self._runner.running and self._held.get(target.id) == self._runner.pid:
             return {}
         # a runner that follows a crashed one should be there soon, and may never need the tracer
-        answer = await self._runner.request(
+        answer = await self._ask_runner(
             "open", _OPEN_S, limit_s=_OPEN_S - _GRACE_S, warm=not self._held, **self._fields(target)
         )
         self._held[target.id] = self._runner.pid
         return answer
+
+    async def _ask_runner(self, op: str, timeout_s: float, **fields: Any) -> dict[str, Any]:
+        """A request to the runner, which goes where its CUDA context was lost: it would refuse all that comes."""
+        reply = await self._runner.request(op, timeout_s, **fields)
+        if "crashed" in reply and self._device.kind == "cuda":
+            await self._runner.stop()
+        return reply
 
     async def _stages(self, target: Target, opened: _Usable, built: Built, seed: int, result: Outcome) -> None:
         with result.spending("verify_s"):
@@ -234,7 +241,10 @@ class WorkerEvaluator:
         if self._under == "compile":
             await self._compile(target, opened, result)
         await self._time_leased(target, opened, built, seed, result)
-        if result.fields["verdict"] is not Verdict.FASTER:
+        if result.fields["timings"].missing.get("compile") != UNASKED:
+            return
+        # against eager alone; where the other baseline decides, its runner was taken along by another candidate
+        if result.fields["verdict"] is not Verdict.FASTER and self._under != "compile":
             return
         if await self._compile(target, opened, result):
             # once for a target: from now on the compiled original is there from the start
@@ -321,8 +331,8 @@ class WorkerEvaluator:
         async def make(**fields: Any) -> str:
             """Load or compile in the runner; why it is no baseline, or nothing."""
             with self._file("compile") as path:
-                reply = await self._runner.request("compile", _OPEN_S, sets=msgspec.to_builtins(sets), path=str(path),
-                                                   limit_s=limit_s, **fields, **self._fields(target))  # fmt: skip
+                reply = await self._ask_runner("compile", _OPEN_S, sets=msgspec.to_builtins(sets), path=str(path),
+                                               limit_s=limit_s, **fields, **self._fields(target))  # fmt: skip
                 if "runs" not in reply:
                     return str(reply.get("fault") or reply.get("crashed") or "it does not end")
                 answer = await self._judge.request("compare", _JUDGE_S, runs=reply["runs"], path=str(path),
@@ -373,7 +383,7 @@ class WorkerEvaluator:
         # the CPU runner keeps the limit itself; on CUDA the process has to go
         grace = _GRACE_S if self._device.kind == "cpu" else 0.0
         try:
-            reply = await self._runner.request(op, limit_s + grace, **message)
+            reply = await self._ask_runner(op, limit_s + grace, **message)
         except WorkerDied as error:
             if error.timed_out:
                 raise Ended(Verdict.TIMED_OUT, no_end(doing, limit_s), error.log) from None
@@ -384,9 +394,6 @@ class WorkerEvaluator:
             reason = f"The kernel could not be {doing}: {reply['fault'].rstrip('.')}."
             raise Ended(Verdict.INFRA, reason, self._runner.log_tail())
         if "crashed" in reply:
-            if self._device.kind == "cuda":
-                # the context is lost with the kernel
-                await self._runner.stop()
             raise Ended(Verdict.CRASHED, crash(reply["crashed"], doing), self._runner.log_tail())
         if "rejected" in reply:
             raise Ended(Verdict.REJECTED, reply["rejected"])
