@@ -106,7 +106,9 @@ class Judge:
         found = self._expected.get(key)
         if found is None:
             found = self._make(opened, which, opened.values(which) if values is None else values)
-            self._expected.put(key, found)
+            if not which.patch:
+                # what is patched is met once, and would push out what every candidate meets
+                self._expected.put(key, found)
         return found
 
     def _make(self, opened: OpenTarget, which: InputSet, inputs: Sequence[Tensor]) -> Expected:
