@@ -33,7 +33,7 @@ def conclude(
     if summary.candidate_us < least_us:
         verdict = Verdict.REJECTED
         reason = (f"Faster than the hardware allows: {summary.candidate_us:.3g} us, where moving its "
-                  f"{target.bytes_moved} bytes takes {target.floor_us:.3g} us.")  # fmt: skip
+                  f"{target.bytes_moved} bytes takes {least_us:.3g} us at the very least.")  # fmt: skip
     elif verdict is Verdict.INCONCLUSIVE:
         reason = _why_open(summary, noise)
     best = min(summaries, key=lambda name: summaries[name].ratio)

@@ -50,7 +50,7 @@ class WinnerConfirmer:
             try:
                 sanitised = await self.sanitise(target, built, node, seed)
             except (ForgeError, OSError) as error:
-                sanitised = Sanitised(missing=f"The sanitizer's inputs could not be written: {error}")
+                sanitised = Sanitised(missing=f"It could not be run under a sanitizer: {error}")
             if sanitised.found:
                 verdict, reason, log = Verdict.REJECTED, sanitised.found, sanitised.log
         timed: dict[str, Any] = {}
