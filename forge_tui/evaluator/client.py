@@ -137,7 +137,7 @@ class WorkerEvaluator:
             else:
                 await self._stages(target, opened, built, seed, result)
         except Ended as ended:
-            result.fields |= {"verdict": ended.verdict, "reason": ended.reason, "log": ended.log, **ended.found}
+            result.fields |= {"verdict": ended.verdict, "reason": ended.reason, "log": ended.log}
         except ForgeError as error:
             log = error.log if isinstance(error, WorkerDied) else ""
             result.fields |= {"verdict": Verdict.INFRA, "reason": str(error), "log": log}
@@ -256,8 +256,8 @@ class WorkerEvaluator:
     async def _time_leased(self, target: Target, opened: _Usable, built: Built, seed: int, result: Outcome) -> None:
         # on a GPU the whole evaluation has the lease
         leased = self._lease.hold() if self._device.kind == "cpu" else contextlib.nullcontext()
-        with result.spending("timing_s"):
-            async with leased:
+        async with leased:
+            with result.spending("timing_s"):
                 await self._time(target, opened, built, seed, result)
 
     async def _verify(self, target: Target, opened: _Usable, built: Built, seed: int, result: Outcome) -> None:
@@ -296,8 +296,8 @@ class WorkerEvaluator:
         async def once() -> dict[str, Any]:
             with self._file("time") as path:
                 reply = await self._run_alone(
-                    "time", target, built, sets, path, limit_s, "timed", asked, budget_s=_BUDGET_S[self._device.kind],
-                    under=self._under,
+                    "time", target, built, sets, path, limit_s, result, "timed", asked,
+                    budget_s=_BUDGET_S[self._device.kind], under=self._under,
                 )  # fmt: skip
                 runs = [{"which": k["which"], "slot": k["slot"], "poison": 0xFF, "condition": "in a timed call"}
                         for k in reply["kept"]]  # fmt: skip
@@ -352,16 +352,18 @@ class WorkerEvaluator:
     ) -> dict[str, Any]:  # fmt: skip
         """A stage in the runner, beside others' comparisons; a candidate's fault ends the evaluation."""
         async with self._turn(result):
-            return await self._run_alone(op, target, built, sets, path, limit_s, doing, dict, **fields)
+            return await self._run_alone(op, target, built, sets, path, limit_s, result, doing, dict, **fields)
 
     async def _run_alone(
-        self, op: str, target: Target, built: Built, sets: list[InputSet], path: Path, limit_s: float, doing: str,
-        asked: Callable[[], dict[str, Any]], **fields: Any,
+        self, op: str, target: Target, built: Built, sets: list[InputSet], path: Path, limit_s: float, result: Outcome,
+        doing: str, asked: Callable[[], dict[str, Any]], **fields: Any,
     ) -> dict[str, Any]:  # fmt: skip
         """A stage in the runner, which holds the target; `asked` adds fields that depend on the runner that lives."""
+        begun = time.monotonic()
         async with self._running:
             # whether a new runner comes up has nothing to do with the candidate
             await self._ready_runner(target)
+            result.waited_s += time.monotonic() - begun
             return await self._run_now(op, target, built, sets, path, limit_s, doing, **fields, **asked())
 
     @contextlib.asynccontextmanager

@@ -108,10 +108,15 @@ class Fixture:
         return self.log[before:]
 
 
+@pytest.fixture(autouse=True)
+def own_leases(tmp_path, monkeypatch):
+    """Other tests and sessions of this machine hold nothing up here."""
+    monkeypatch.setenv("FORGE_TUI_LEASES", str(tmp_path))
+
+
 @pytest.fixture
 def gpu(tmp_path, monkeypatch):
     """On a GPU, whose lease is this test's own."""
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(module, "_LEASE_S", 1.0)
     return Fixture(workspace(tmp_path / "w"), GPU)
 
@@ -194,10 +199,12 @@ async def test_waiting_for_another_is_no_time_of_its_own(gpu):
     """The seconds of the stages leave out what the other candidate had the device for."""
     first, second = gpu.start("a"), gpu.start("b")
     await gpu.open()
+    await asyncio.sleep(0.3)
     await gpu.open("runner verify 1", "runner verify 2", "judge compare 1", "judge compare 2")
     await asyncio.sleep(0.3)
     await gpu.open("runner time 1", "runner time 2", "judge compare 3", "judge compare 4")
     found = await asyncio.gather(first, second)
+    assert [round(e.verify_s, 1) >= 0.3 for e in found] == [True, False]
     assert sorted(round(e.timing_s, 1) >= 0.3 for e in found) == [False, True]
 
 
