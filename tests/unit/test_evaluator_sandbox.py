@@ -24,7 +24,6 @@ from forge_tui.evaluator import sandbox
 from forge_tui.evaluator.lease import lease, lease_path
 from forge_tui.evaluator.scratch import Scratch
 
-
 LIBC = ctypes.CDLL(None)
 
 
