@@ -7,12 +7,12 @@ deployed stays the file that was verified.
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
 
 from forge_tui.compiler import command, diagnostics, subprocesses
+from forge_tui.compiler.folder import private_folder
 from forge_tui.compiler.toolchain import Gxx, find_gxx
 from forge_tui.contract import directives, facts, header, pragmas
 from forge_tui.contract.source import read
@@ -60,8 +60,7 @@ async def why_not() -> str:
         gxx = find_gxx()
     except EnvironmentFault as error:
         return error.what
-    with tempfile.TemporaryDirectory(prefix="forge-build-") as name:
-        folder = Path(name)
+    async with private_folder() as folder:
         (folder / _MAIN).write_text(_PROBE)
         failure = await _compile(gxx, folder, [_MAIN], [])
         if failure:

@@ -23,6 +23,7 @@ from forge_tui.core.errors import EnvironmentFault
 from forge_tui.evaluator import sandbox
 from forge_tui.evaluator.lease import lease, lease_path
 from forge_tui.evaluator.scratch import Scratch
+from forge_tui.processes import folders
 
 LIBC = ctypes.CDLL(None)
 
@@ -266,3 +267,20 @@ def test_what_a_killed_owner_left_is_swept_up(tmp_path):
     assert mine.folder.exists()
     mine.close()
     other.close()
+
+
+def test_no_folder_is_swept_up_before_its_owner_holds_it(tmp_path, monkeypatch):
+    """Another session that starts at the very moment in which a folder is made leaves it alone."""
+    lock = folders.fcntl.flock
+
+    def after_a_sweep(descriptor, how):
+        if how == folders.fcntl.LOCK_EX:
+            folders.sweep("mine-", tmp_path)
+        lock(descriptor, how)
+
+    monkeypatch.setattr(folders.fcntl, "flock", after_a_sweep)
+    own = folders.OwnFolder("mine-", tmp_path)
+    folders.sweep("mine-", tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [own.path.name]
+    own.close()
+    assert list(tmp_path.iterdir()) == []
