@@ -52,6 +52,14 @@ class Proposer(Protocol):
         """Let go of connections."""
 
 
+@runtime_checkable
+class Priced(Protocol):
+    """A proposer whose calls are paid for."""
+
+    async def most_usd(self) -> float:
+        """The most that one call may cost; 0 where its price is not known."""
+
+
 class Compiler(Protocol):
     """Source to one built file."""
 

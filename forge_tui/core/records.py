@@ -538,6 +538,11 @@ class RunOptions(Record, frozen=True, kw_only=True):
     max_evaluations: int = 60
     max_minutes: float = 60.0
     max_usd: float | None = None
+    """For model calls and rent together."""
+    gpu_usd_per_hour: float = 0.0
+    """Rent of the machine; 0 where it costs nothing, or nobody said."""
+    usd_per_percent: float = 5.0
+    """What 1% of the model's time is worth; the search ends where the next dollar is expected to buy less."""
     max_targets: int = 12
     seed: int = 0
     threads: int = 0

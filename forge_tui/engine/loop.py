@@ -10,7 +10,7 @@ import msgspec
 
 from forge_tui.core.errors import EnvironmentFault, ExitCode, ForgeError, UsageError
 from forge_tui.core.events import Kind
-from forge_tui.core.ports import Compiler, Evaluator, Isolated, Proposer, Task
+from forge_tui.core.ports import Compiler, Evaluator, Isolated, Priced, Proposer, Task
 from forge_tui.core.profiles import Profile
 from forge_tui.core.records import (
     DeployDecision,
@@ -224,9 +224,15 @@ class Engine:
             return "No target is left to search: " + (
                 "none has enough headroom." if not targets else "none of them can be verified (see the log)."
             )
-        config = SearchConfig(seed=self._options.seed, proposers=tuple(proposers),
-                              max_evaluations=self._options.max_evaluations, model_ms=profile.model_ms)  # fmt: skip
+        options = self._options
+        config = SearchConfig(
+            seed=options.seed, proposers=tuple(proposers), max_evaluations=options.max_evaluations,
+            model_ms=profile.model_ms, max_usd=options.max_usd, gpu_usd_per_hour=options.gpu_usd_per_hour,
+            usd_per_percent=options.usd_per_percent,
+            holds_usd=await holds(proposers) if options.max_usd is not None else {},
+        )  # fmt: skip
         search = Search(config, usable)
+        search.pay(self._session.cost_usd)
         ids = {target.id for target in usable}
         known = [node for node in self._reader.nodes(self._id) if node.target_id in ids]
         search.restore(known, self._drops())
@@ -238,7 +244,6 @@ class Engine:
         self._search_phase = SearchPhase(
             store=self._store, session=self._id, options=self._options, device=profile.device, search=search,
             pipeline=pipeline, proposers=proposers, targets={t.id: t for t in usable}, elapsed_s=self._elapsed_s,
-            cost_usd=self._session.cost_usd,
         )  # fmt: skip
         if self._stop_asked:
             return "Stopped by request."
@@ -327,6 +332,11 @@ class Engine:
         now = time.monotonic()
         self._store.add_elapsed(self._id, now - self._saved)
         self._saved = now
+
+
+async def holds(proposers: dict[str, Proposer]) -> dict[str, float]:
+    """The most that one call of each proposer may cost, in dollars, where that is known."""
+    return {name: await p.most_usd() for name, p in proposers.items() if isinstance(p, Priced)}
 
 
 def resumable(session: SessionInfo, more_evaluations: bool) -> None:

@@ -86,6 +86,10 @@ class LlmProposer:
             return Proposal(source=None, idea=reply.hypothesis, family=reply.family, failure=reply.failure, call=call)
         return Proposal(source=reply.source, idea=reply.hypothesis, family=reply.family, call=call)
 
+    async def most_usd(self) -> float:
+        """The most that one call may cost, by LiteLLM's table; 0 where the model is not in it."""
+        return pricing.most_usd(await self._load(), self.name)
+
     async def close(self) -> None:
         """Let go of connections."""
         if self._litellm is not None:

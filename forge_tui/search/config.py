@@ -17,6 +17,14 @@ class SearchConfig(Record, frozen=True, kw_only=True):
     """Candidates over all targets, in flight ones included; failures of ours do not count."""
     model_ms: float = 0.0
     """Time of one model call, for texts; decisions use the targets' shares alone."""
+    max_usd: float | None = None
+    """Dollars of the session, for model calls and rent; what is in flight is held back from it."""
+    gpu_usd_per_hour: float = 0.0
+    """Rent of the machine; an evaluation costs its part of it."""
+    usd_per_percent: float = 5.0
+    """What 1% of the model's time is worth: where the next dollar is expected to buy less, the search ends."""
+    holds_usd: dict[str, float] = msgspec.field(default_factory=dict)
+    """By proposer, the most that one call may cost before its price is known."""
     min_gain: float = 0.001
     """Share of the model's time: a target that is expected to gain less is left alone."""
 

@@ -7,6 +7,7 @@ search restored from its nodes goes on like one that was never interrupted.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from forge_tui.core.ports import Task
@@ -36,11 +37,13 @@ class Search:
         self._trees = {t.id: TargetTree(t, config.explore) for t in targets}
         self._owner: dict[int, TargetTree] = {}
         self._experience = Experience()
-        self._outlooks: dict[str, tuple[int, Outlook]] = {}
+        self._outlooks: dict[str, tuple[tuple[int, float], Outlook]] = {}
         # (content, what proposers said no to) and (version) of targets where nothing could be done
         self._refused: dict[str, tuple[int, set[tuple[Edge, int | None, int | None, str]]]] = {}
         self._idle: dict[str, int] = {}
         self._wish = ""
+        self._paid_usd = self._rent_usd = 0.0
+        self._short = 0.0
 
     # ---- deciding
 
@@ -57,18 +60,33 @@ class Search:
         if sum(tree.begun for tree in self._trees.values()) >= self.config.max_evaluations:
             reason = f"All {self.config.max_evaluations} evaluations are used up."
             return None if flying else Stop(reason=reason)
+        left = self._left_usd()
+        if left <= 0:
+            return None if flying else Stop(reason=self._why_broke())
+        self._short = 0.0
         for tree in self._ranked():
-            step = self._step_for(tree, can)
+            step = self._step_for(tree, can, left)
             if step is not None:
                 tree.reserve(step)
                 self._experience.start(step.proposer, step.edge, 1)
                 return step
-            self._idle[tree.target.id] = tree.version
-        return None if flying else Stop(reason=self._why_over())
+            if not self._short:
+                self._idle[tree.target.id] = tree.version
+        if flying:
+            return None
+        return Stop(reason=self._why_broke() if self._short else self._why_over())
 
     def stop(self, reason: str) -> None:
         """Start nothing more; `next_step` answers with this reason once nothing is in flight."""
         self._wish = reason
+
+    def pay(self, usd: float) -> None:
+        """A model call cost so much, whatever came of it."""
+        self._paid_usd += usd
+
+    def rent(self, usd: float) -> None:
+        """What the machine has cost since the session began."""
+        self._rent_usd = usd
 
     def start_step(self, target_id: str) -> Step:
         """The step under which a person's own kernel begins; not to be waited for by `next_step`."""
@@ -169,12 +187,35 @@ class Search:
         }  # fmt: skip
         return {"trees": trees, "experience": self._experience.state()}
 
+    # ---- money
+
+    def _left_usd(self) -> float:
+        """Dollars that may still be promised to somebody."""
+        if self.config.max_usd is None:
+            return math.inf
+        held = math.fsum(self._hold(step) for tree in self._trees.values() for step in tree.reserved)
+        return self.config.max_usd - self._paid_usd - self._rent_usd - held
+
+    def _hold(self, step: Step) -> float:
+        """What a step may cost at most, as far as is known."""
+        if step.edge is Edge.TUNE or step.proposer in (TEMPLATES, PERSON):
+            return 0.0
+        return self._experience.hold(step.proposer, self.config.holds_usd.get(step.proposer, 0.0))
+
+    def _why_broke(self) -> str:
+        spent = self._paid_usd + self._rent_usd
+        rent = f", {_money(self._rent_usd)} of it for the machine" if self._rent_usd else ""
+        said = f"{_money(spent)} of the budget of {_money(self.config.max_usd or 0.0)} are spent{rent}"
+        more = f", and one more model call may cost {_money(self._short)}" if self._short else ""
+        return f"{said}{more}."
+
     # ---- allocation
 
     def _outlook(self, tree: TargetTree) -> Outlook:
+        price = self._experience.usual_price(self.config.proposers)
         known = self._outlooks.get(tree.target.id)
-        if known is None or known[0] != tree.version:
-            known = (tree.version, Outlook(tree, self.config))
+        if known is None or known[0] != (tree.version, price):
+            known = ((tree.version, price), Outlook(tree, self.config, price))
             self._outlooks[tree.target.id] = known
         return known[1]
 
@@ -200,10 +241,14 @@ class Search:
 
     # ---- one target
 
-    def _step_for(self, tree: TargetTree, can: Can) -> Step | None:
+    def _step_for(self, tree: TargetTree, can: Can, left_usd: float) -> Step | None:
         if any(tree.node(i).edge is Edge.START for i in tree.flying):
             return None
         for step in self._wishes(tree):
+            held = self._hold(step)
+            if held > left_usd:
+                self._short = max(self._short, held)
+                continue
             if step.edge is Edge.TUNE or self._possible(tree, step, can):
                 return step
         return None
@@ -298,3 +343,7 @@ class Search:
             groups.setdefault(reason, []).append(tree.target.name)
         text = "; ".join(f"{reason} ({', '.join(names)})" for reason, names in groups.items())
         return f"Nothing more is worth trying: {text}."
+
+
+def _money(usd: float) -> str:
+    return f"${usd:.2f}" if usd >= 0.1 or usd == 0 else f"${usd:.4f}"

@@ -101,6 +101,7 @@ class TargetTree:
         self._explore = explore
         self._nodes: dict[int, Node] = {}
         self._values: dict[int, float] = {}
+        self._spent_ms = self._measured = 0
         self._records: list[tuple[int, float]] = []
         self._fast: tuple[float, int] | None = None
         self._right: tuple[float, int] | None = None
@@ -151,6 +152,11 @@ class TargetTree:
     def baseline_us(self) -> float | None:
         """The reference's time as measured beside the oldest right kernel."""
         return None if self._baseline is None else self._baseline[1]
+
+    @property
+    def candidate_s(self) -> float:
+        """Mean seconds of the machine that a candidate took; 0 before any."""
+        return self._spent_ms / 1000 / self._measured if self._measured else 0.0
 
     def lineage(self, node_id: int | None) -> tuple[Node, ...]:
         """The node, its parent, and so on to the root."""
@@ -254,6 +260,10 @@ class TargetTree:
             del self._nodes[node_id]
             return None
         node = self._nodes[node_id] = _with(node, evaluation)
+        self._measured += 1
+        # in whole milliseconds, so that the sum does not depend on the order of verdicts
+        self._spent_ms += round(1000 * sum(s or 0.0 for s in (
+            evaluation.compile_s, evaluation.verify_s, evaluation.timing_s)))  # fmt: skip
         chain = self.chains.get(node.parent) if node.parent is not None else None
         if node.edge is Edge.TUNE and chain is not None:
             chain.tuning -= 1
