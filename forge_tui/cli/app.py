@@ -191,7 +191,8 @@ def run(
             model=model, device=device, workspace=workspace, models=models or [], templates=templates, under=under,
             evaluations=evaluations, minutes=minutes, usd=usd, gpu_rate=gpu_rate, worth=worth, targets=targets,
             target_names=target or [], start=start or [], seed=seed, threads=threads, request=request,
-            capture_gb=capture_gb, api_base=api_base, compile_baseline=compile_baseline, headless=headless, as_json=as_json, detach=detach,
+            capture_gb=capture_gb, api_base=api_base, compile_baseline=compile_baseline, headless=headless,
+            as_json=as_json, detach=detach,
         )  # fmt: skip
 
     return call
