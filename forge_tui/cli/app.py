@@ -153,6 +153,8 @@ def run(
     worth: Annotated[float, typer.Option(
         min=0.01, callback=_number, metavar="USD",
         help="What 1% of the model's time is worth: the search ends where the next dollar buys less")] = 5.0,
+    transfer: Annotated[bool, typer.Option(
+        help="Try kernels of earlier sessions here, and of the same callable at other sizes")] = True,
     targets: Annotated[int, typer.Option(min=1, help="Most targets to search")] = 12,
     target: Annotated[list[str] | None, typer.Option(
         "--target", metavar="NAME", help="Search only this target; may be repeated")] = None,
@@ -189,10 +191,10 @@ def run(
         )  # fmt: skip
         return command.run(
             model=model, device=device, workspace=workspace, models=models or [], templates=templates, under=under,
-            evaluations=evaluations, minutes=minutes, usd=usd, gpu_rate=gpu_rate, worth=worth, targets=targets,
-            target_names=target or [], start=start or [], seed=seed, threads=threads, request=request,
-            capture_gb=capture_gb, api_base=api_base, compile_baseline=compile_baseline, headless=headless,
-            as_json=as_json, detach=detach,
+            evaluations=evaluations, minutes=minutes, usd=usd, gpu_rate=gpu_rate, worth=worth,
+            transfer=transfer, targets=targets, target_names=target or [], start=start or [], seed=seed,
+            threads=threads, request=request, capture_gb=capture_gb, api_base=api_base,
+            compile_baseline=compile_baseline, headless=headless, as_json=as_json, detach=detach,
         )  # fmt: skip
 
     return call

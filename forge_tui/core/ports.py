@@ -33,6 +33,8 @@ class Task(Record, frozen=True, kw_only=True):
     """The parent, its parent, and so on to the root."""
     nodes: tuple[Node, ...]
     """Every node of the target, in flight ones included, oldest first."""
+    other: Node | None = None
+    """The second kernel, for edge `merge`."""
     seed: int
     """Seed of this step: the same state and seed give the same proposal where the proposer is deterministic."""
 

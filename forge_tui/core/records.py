@@ -457,7 +457,13 @@ class Edge(StrEnum):
     DRAFT = "draft"
     IMPROVE = "improve"
     REPAIR = "repair"
+    #: its parent anew, by another approach
+    REWRITE = "rewrite"
+    #: the ideas of its parent and of another kernel together
+    MERGE = "merge"
     TUNE = "tune"
+    #: a kernel that was found elsewhere: at another size of the same callable, or in an earlier session
+    TRANSFER = "transfer"
     #: a person's own kernel (`--start`)
     START = "start"
 
@@ -551,6 +557,8 @@ class RunOptions(Record, frozen=True, kw_only=True):
     """Search only these; empty is all."""
     start: tuple[StartKernel, ...] = ()
     api_base: str | None = None
+    transfer: bool = True
+    """Whether kernels of earlier sessions on this device, and of other sizes, are tried."""
     compile_baseline: bool = True
     """Whether `torch.compile` of the whole model is measured beside eager."""
     capture_bytes: int = 2 << 30

@@ -26,7 +26,7 @@ from forge_tui.engine.pipeline import Pipeline
 from forge_tui.engine.rooms import Rooms
 from forge_tui.engine.searching import SearchPhase
 from forge_tui.processes.quiet import Quiet
-from forge_tui.search.driver import Drop, Search, SearchConfig
+from forge_tui.search.driver import Drop, Found, Search, SearchConfig
 from forge_tui.store.reader import Reader
 from forge_tui.store.writer import Store
 from forge_tui.targets.select import choose, measured_gains
@@ -231,7 +231,9 @@ class Engine:
             usd_per_percent=options.usd_per_percent,
             holds_usd=await holds(proposers) if options.max_usd is not None else {},
         )  # fmt: skip
-        search = Search(config, usable)
+        if not options.transfer:
+            config = msgspec.structs.replace(config, max_transfers=0)
+        search = Search(config, usable, self._found(usable, profile.device, config.max_transfers))
         search.pay(self._session.cost_usd)
         ids = {target.id for target in usable}
         known = [node for node in self._reader.nodes(self._id) if node.target_id in ids]
@@ -250,6 +252,18 @@ class Engine:
         begun = {node.idea for node in known if node.proposer == "person"}
         starts = tuple(s for s in self._options.start if f"own kernel {s.path}".strip() not in begun)
         return await self._search_phase.run([node for node in known if node.evaluation is None], starts)
+
+    def _found(self, targets: list[Target], device: Device, most: int) -> dict[str, list[Found]]:
+        """Kernels that were faster in earlier sessions of this workspace, by target."""
+        found: dict[str, list[Found]] = {}
+        for target in targets if most else ():
+            kernels = self._reader.faster_elsewhere(self._id, target.id, device.identity, most)
+            found[target.id] = [
+                Found(source=node.source, tunables=node.tunables, family=node.family,
+                      origin=f"session {session}, where it was {node.evaluation.speedup:.2f}x")
+                for session, node in kernels if node.evaluation and node.evaluation.speedup
+            ]  # fmt: skip
+        return found
 
     async def _open(self, targets: list[Target], evaluator: Evaluator) -> list[Target]:
         usable: list[Target] = []

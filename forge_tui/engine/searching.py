@@ -23,7 +23,7 @@ from forge_tui.core.records import (
     Verdict,
 )
 from forge_tui.engine.pipeline import Pipeline, candidate_key, steps_at_once
-from forge_tui.search.driver import Search, Step, Stop
+from forge_tui.search.driver import FREE, Search, Step, Stop
 from forge_tui.store.writer import Store
 
 #: how long a paid call may still come back after a stop was asked for
@@ -165,7 +165,7 @@ class SearchPhase:
         self._wake.set()
 
     def _can(self, step: Step) -> bool:
-        if step.edge is Edge.TUNE:
+        if step.edge in FREE:
             return True
         proposer = self._proposers.get(step.proposer)
         return proposer is not None and proposer.can(self._search.task(step, self._device))
@@ -177,6 +177,9 @@ class SearchPhase:
             parent = self._parent(step)
             proposal = Proposal(source=parent.source, tunables=step.tunables, family=parent.family,
                                 idea=self._tune_idea(parent, step.tunables))  # fmt: skip
+        elif step.found is not None:
+            proposal = Proposal(source=step.found.source, tunables=step.tunables, family=step.found.family,
+                                idea=f"found in {step.found.origin}")  # fmt: skip
         else:
             called = asyncio.create_task(self._proposers[step.proposer].propose(self._search.task(step, self._device)))
             self._calling.add(called)

@@ -28,6 +28,9 @@ ATTEMPT_S = 300.0
 TOTAL_S = 900.0
 BACKOFF_S, BACKOFF_MAX_S = 1.0, 60.0
 
+#: what a model can be asked for
+ASKED = (Edge.DRAFT, Edge.IMPROVE, Edge.REPAIR, Edge.REWRITE, Edge.MERGE)
+
 _loaded: Any = None
 
 
@@ -65,7 +68,7 @@ class LlmProposer:
 
     def can(self, task: Task) -> bool:
         """Anything that asks for a kernel, unless the model turned out to be unusable."""
-        return not self._dead and task.edge in (Edge.DRAFT, Edge.IMPROVE, Edge.REPAIR)
+        return not self._dead and task.edge in ASKED
 
     async def propose(self, task: Task) -> Proposal:
         """Ask the model. Faults of the provider are `infra`, with `fatal` where asking again is useless."""

@@ -41,6 +41,22 @@ class SearchConfig(Record, frozen=True, kw_only=True):
     max_duplicates: int = 2
     """Duplicates that one proposer may make from one parent before it is asked no more there."""
 
+    rewrite_after: int = 4
+    """Attempts at a kernel before one in `rewrite_every` of them is to be written anew by another approach."""
+    rewrite_every: int = 10
+    stagnant_after: int = 12
+    """Attempts without an improvement, most of them of one family, after which another one is asked for."""
+    one_family: float = 0.6
+    """The part that is most of them."""
+    merge_every: int = 12
+    """Attempts from one merge to the next."""
+    merge_within: float = 0.25
+    """Two kernels of different families are merged if the second one's value is at most this far below the best."""
+    max_transfers: int = 3
+    """Kernels from elsewhere that a target tries; 0 for none."""
+    transfer_margin: float = 0.05
+    """How much better the kernel of another size must do there to be worth a try here."""
+
     repair_gate: float = 0.8
     """A repair is tried if its odds per dollar are at least this part of a fresh attempt's."""
     max_repairs: int = 3
@@ -93,6 +109,16 @@ class SearchConfig(Record, frozen=True, kw_only=True):
     """What counts as an improvement of a target."""
 
 
+class Found(Record, frozen=True, kw_only=True):
+    """A kernel that was right elsewhere."""
+
+    source: str
+    tunables: dict[str, int] = msgspec.field(default_factory=dict)
+    family: str = ""
+    origin: str
+    """Where, in words: `session s-1, where it was 1.80x`."""
+
+
 class Step(Record, frozen=True, kw_only=True):
     """One thing to do: ask a proposer for a kernel, or try a setting."""
 
@@ -104,7 +130,11 @@ class Step(Record, frozen=True, kw_only=True):
     """For a repair: the node to mend."""
     proposer: str
     tunables: dict[str, int] = msgspec.field(default_factory=dict)
-    """For edge `tune`: the setting to try, complete."""
+    """For edges `tune` and `transfer`: the setting to try, complete."""
+    other: int | None = None
+    """For a merge: the second kernel."""
+    found: Found | None = None
+    """For a transfer: what to try."""
     seed: int = 0
     """A function of the configuration's seed and of what was tried before at this target."""
 

@@ -29,6 +29,11 @@ MICRO = 1_000_000
 
 TEMPLATES = "templates"
 
+_ROLES = {
+    Edge.DRAFT: "draft", Edge.IMPROVE: "improve", Edge.REWRITE: "improve", Edge.MERGE: "improve",
+    Edge.REPAIR: "repair",
+}  # fmt: skip
+
 
 @dataclass(slots=True)
 class _Tally:
@@ -45,7 +50,7 @@ class _Tally:
 
 def role_of(edge: Edge) -> str:
     """Drafts, improvements and repairs are different trades."""
-    return {Edge.DRAFT: "draft", Edge.IMPROVE: "improve", Edge.REPAIR: "repair"}.get(edge, "")
+    return _ROLES.get(edge, "")
 
 
 class Experience:

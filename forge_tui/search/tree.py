@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from forge_tui.core.records import Edge, Evaluation, Node, Record, Target, Verdict
 from forge_tui.search.config import Drop, Step
 
-#: edges on which somebody wrote a new kernel; repairs and settings are not attempts of their parent
-GENERATION = (Edge.DRAFT, Edge.IMPROVE, Edge.START)
+#: edges on which somebody wrote a new kernel; repairs and settings are not attempts of their parent, and what was found
+#: elsewhere says nothing of the chances here
+GENERATION = (Edge.DRAFT, Edge.IMPROVE, Edge.START, Edge.REWRITE, Edge.MERGE)
 
 
 class NodeStats(Record, frozen=True, kw_only=True):
@@ -94,6 +95,8 @@ class TargetTree:
         self.unmended: dict[int, int] = {}
         """By failed node: repairs of it that brought no source."""
         self.champion: Chain | None = None
+        self.by_family: dict[str, Chain] = {}
+        """The best kernel of every family that was named."""
         self.heads: list[tuple[float, int, Chain]] = []
         """Chains whose source may have settings to try: (-value, head, chain), best first."""
         self.ids: list[int] = []
@@ -300,6 +303,8 @@ class TargetTree:
                 chain.tuning += sign
                 if isinstance(what, Node):
                     self._join(chain, what.id, sign)
+        elif what.edge is Edge.TRANSFER:
+            return
         elif what.edge is Edge.REPAIR:
             failed = what.repairs if isinstance(what, Node) else what.failed
             if failed is not None:
@@ -360,6 +365,10 @@ class TargetTree:
             insort(self.roots if above is None else above.children, chain, key=_head)
         if self.champion is None or (chain.value, -chain.best) > (self.champion.value, -self.champion.best):
             self.champion = chain
+        family = self._nodes[chain.head].family
+        known = self.by_family.get(family)
+        if family and (known is None or (chain.value, -chain.best) > (known.value, -known.best)):
+            self.by_family[family] = chain
         above = chain
         while above is not None and (value > above.below or above is chain):
             above.below = max(above.below, value)
