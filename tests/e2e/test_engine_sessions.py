@@ -420,13 +420,14 @@ async def test_the_same_seed_gives_the_same_tree(tmp_path):
 
 
 async def test_the_money_limit_holds(session):
-    """At 25 cents a call, a budget of one dollar buys four calls and the ones that were in flight."""
+    """At 25 cents a call, a budget of one dollar is not passed once the price is known."""
     rooms = FakeRooms()
-    await session.run(rooms, options=msgspec.structs.replace(OPTIONS, max_usd=1.0, max_evaluations=100))
+    options = msgspec.structs.replace(OPTIONS, max_usd=1.6, max_evaluations=100, usd_per_percent=1e6)
+    await session.run(rooms, options=options)
     info = session.reader.session(session.id)
-    assert info.stop_reason == "The budget of $1.00 is spent."
-    assert 4 <= rooms.asked["propose"] <= 8
-    assert info.cost_usd == pytest.approx(0.25 * rooms.asked["propose"])
+    assert info.stop_reason == "$1.25 of the budget of $1.60 are spent, and one more model call may cost $0.38."
+    assert rooms.asked["propose"] == 5
+    assert info.cost_usd == pytest.approx(1.25)
 
 
 @pytest.mark.parametrize(("where", "error", "code"), [
