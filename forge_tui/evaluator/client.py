@@ -22,7 +22,7 @@ from forge_tui.core.records import Built, Device, Evaluation, ModelSpec, Target,
 from forge_tui.core.timings import Noise
 from forge_tui.evaluator import confine
 from forge_tui.evaluator.compiled_baseline import UNASKED, CompiledBaseline
-from forge_tui.evaluator.conclude import conclude, least_us
+from forge_tui.evaluator.conclude import TIMED, conclude, least_us
 from forge_tui.evaluator.lease import lease
 from forge_tui.evaluator.outcome import Ended, Outcome, crash, no_end
 from forge_tui.evaluator.rounds import NotQuiet, Rounds
@@ -248,10 +248,26 @@ class WorkerEvaluator:
             return
         if await self._compile(target, opened, result):
             # once for a target: from now on the compiled original is there from the start
-            await self._time_leased(target, opened, built, seed, result)
+            await self._time_again(target, opened, built, seed, result)
             return
         missing = self._compiled.missing(target, self._runner.pid)
         result.fields["timings"] = msgspec.structs.replace(result.fields["timings"], missing=missing)
+
+    async def _time_again(self, target: Target, opened: _Usable, built: Built, seed: int, result: Outcome) -> None:
+        """Time beside the compiled original; where that fails through us, what was found before it came stands."""
+        before = dict(result.fields)
+        try:
+            await self._time_leased(target, opened, built, seed, result)
+        except Ended as ended:
+            if ended.verdict is not Verdict.INFRA or self._under == "compile":
+                for name in TIMED:
+                    result.fields.pop(name, None)
+                raise
+            spent = result.fields["timing_s"]
+            result.fields.clear()
+            result.fields |= before | {"timing_s": spent}
+            missing = {"compile": ended.reason}
+            result.fields["timings"] = msgspec.structs.replace(before["timings"], missing=missing)
 
     async def _time_leased(self, target: Target, opened: _Usable, built: Built, seed: int, result: Outcome) -> None:
         # on a GPU the whole evaluation has the lease
@@ -413,7 +429,7 @@ class WorkerEvaluator:
         if answer["wrong"]:
             raise Ended(Verdict.REJECTED, answer["wrong"])
         if not answer["judged"]:
-            raise Ended(Verdict.INFRA, "No output could be compared.")
+            raise Ended(Verdict.INFRA, "The original gives no results to judge by on this evaluation's inputs.")
 
     def _limit_s(self, target: Target, opened: _Usable, runs: int, data_runs: int) -> float:
         """Seconds for a stage of so many calls, of which so many come with data of their own."""

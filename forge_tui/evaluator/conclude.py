@@ -11,6 +11,8 @@ from forge_tui.evaluator import stats
 
 #: which clock a verdict is by
 DECIDES = {"cuda": "device events on the caller's stream, cold L2", "cpu": "wall time"}
+#: fields of an evaluation that a timing fills beside its verdict and reason
+TIMED = ("time_us", "baseline_us", "speedup", "speedup_ci", "timings", "samples")
 #: below this part of the floor a time is not believed
 _BELOW_FLOOR = {"cpu": 0.25, "cuda": 0.7}
 

@@ -296,3 +296,37 @@ async def test_a_lease_that_is_refused_can_be_asked_for_again():
     async with shared.hold():
         assert held.log == ["+"]
     assert held.log == ["+", "-"]
+
+
+@pytest.mark.parametrize(
+    ("reply", "verdict", "speedup"),
+    [
+        ({"fault": "GPU memory ran out"}, Verdict.FASTER, 2.0),
+        ({"rejected": "It changes its input x."}, Verdict.REJECTED, None),
+    ],
+)
+async def test_a_second_timing_that_fails(tmp_path, monkeypatch, reply, verdict, speedup):
+    """Through us: what the first one said stands, without the compiled original; through the candidate: no times."""
+    monkeypatch.setattr(module, "_LEASE_S", 1.0)
+    made = Fixture(workspace(tmp_path / "w"), GPU, compile_baseline=True)
+    made.runner.replies["runner time 2"] = reply
+    task = made.start("a")
+    names = [f"judge compare {i}" for i in range(1, 6)] + ["runner verify 1", "runner compile 1"]
+    await made.open(*names, "runner time 1", "runner time 2")
+    found = await task
+    assert (found.verdict, found.speedup) == (verdict, speedup)
+    assert "-runner time 2" in made.log
+    if speedup:
+        assert found.timings.missing == {"compile": "The kernel could not be timed: GPU memory ran out."}
+    else:
+        assert (found.timings, found.time_us, found.samples) == (None, None, ())
+
+
+async def test_inputs_of_this_evaluation_must_be_judged(gpu):
+    """Where only what every candidate meets could be compared, there is no verdict on this one."""
+    gpu.judge.replies["judge compare 1"] = ANSWERS["compare"] | {"judged": 0}
+    task = gpu.start("a")
+    await gpu.open("runner verify 1", "judge compare 1")
+    found = await task
+    assert found.verdict is Verdict.INFRA
+    assert found.reason.startswith("The original gives no results to judge by")
