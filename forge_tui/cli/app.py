@@ -146,7 +146,15 @@ def run(
     under: Annotated[str, typer.Option(help="How the model will run: eager")] = "eager",
     evaluations: Annotated[int, typer.Option(min=1, help="Most candidates to evaluate")] = 60,
     minutes: Annotated[float, typer.Option(min=0, callback=_number, help="Most minutes to search")] = 60.0,
-    usd: Annotated[float | None, typer.Option(min=0, callback=_number, help="Most dollars to pay for LLMs")] = None,
+    usd: Annotated[float | None, typer.Option(
+        min=0, callback=_number, help="Most dollars to spend on LLMs and, with --gpu-rate, on the machine")] = None,
+    gpu_rate: Annotated[float, typer.Option(
+        min=0, callback=_number, metavar="USD", help="What an hour of this machine costs, in dollars")] = 0.0,
+    worth: Annotated[float, typer.Option(
+        min=0.01, callback=_number, metavar="USD",
+        help="What 1% of the model's time is worth: the search ends where the next dollar buys less")] = 5.0,
+    transfer: Annotated[bool, typer.Option(
+        help="Try kernels of earlier sessions here, and of the same callable at other sizes")] = True,
     targets: Annotated[int, typer.Option(min=1, help="Most targets to search")] = 12,
     target: Annotated[list[str] | None, typer.Option(
         "--target", metavar="NAME", help="Search only this target; may be repeated")] = None,
@@ -183,9 +191,10 @@ def run(
         )  # fmt: skip
         return command.run(
             model=model, device=device, workspace=workspace, models=models or [], templates=templates, under=under,
-            evaluations=evaluations, minutes=minutes, usd=usd, targets=targets, target_names=target or [],
-            start=start or [], seed=seed, threads=threads, request=request, capture_gb=capture_gb,
-            api_base=api_base, compile_baseline=compile_baseline, headless=headless, as_json=as_json, detach=detach,
+            evaluations=evaluations, minutes=minutes, usd=usd, gpu_rate=gpu_rate, worth=worth,
+            transfer=transfer, targets=targets, target_names=target or [], start=start or [], seed=seed,
+            threads=threads, request=request, capture_gb=capture_gb, api_base=api_base,
+            compile_baseline=compile_baseline, headless=headless, as_json=as_json, detach=detach,
         )  # fmt: skip
 
     return call

@@ -47,8 +47,9 @@ class Point(msgspec.Struct, frozen=True, array_like=True):
     setting: tuple[int, ...]
     """A value for each tunable, in the source's order."""
     verdict: Verdict
-    """`duplicate` where its machine code is that of another point, which has the same `sha256`."""
-    sha256: str
+    """`duplicate` where its machine code is that of another point, which has the same `code`."""
+    code: str
+    """Equal for equal machine code; empty where it did not compile."""
     seconds: tuple[float, float, float]
     """To compile, verify and time it."""
     samples: tuple[float, ...] = ()
@@ -98,13 +99,13 @@ def speedup(point: Point) -> float:
     return statistics.median(ratios) if ratios else 0.0
 
 
-def point_of(source: int, setting: tuple[int, ...], found: Evaluation) -> Point:
-    """An evaluation as a point."""
+def point_of(source: int, setting: tuple[int, ...], found: Evaluation, code: str) -> Point:
+    """An evaluation as a point; `code` tells its machine code from others'."""
     worst = None
     if found.max_abs_error is not None and found.error_vs_eager is not None:
         worst = _rounded(found.max_abs_error), _rounded(found.error_vs_eager)
     return Point(
-        source=source, setting=setting, verdict=found.verdict, sha256=found.sha256,
+        source=source, setting=setting, verdict=found.verdict, code=code,
         seconds=(round(found.compile_s, 2), round(found.verify_s, 2), round(found.timing_s, 2)),
         samples=tuple(_rounded(us) for pair in found.samples[: 2 * BLOCKS] for us in pair if found.verdict.right),
         reason="" if found.verdict.right else found.reason[:_MOST_REASON], errors=worst, resources=found.resources,
@@ -162,7 +163,7 @@ def _check(landscape: RecordedLandscape) -> None:
     if len(set(ids)) < len(ids):
         raise ValueError("a target is in it twice")
     for recorded in landscape.targets:
-        known = {point.sha256 for point in recorded.points if point.verdict is not Verdict.DUPLICATE}
+        known = {point.code for point in recorded.points if point.verdict is not Verdict.DUPLICATE}
         seen: set[tuple[int, tuple[int, ...]]] = set()
         for point in recorded.points:
             _check_point(recorded, point, known)
@@ -179,7 +180,7 @@ def _check_point(recorded: RecordedTarget, point: Point, known: set[str]) -> Non
         value not in values for value, values in zip(point.setting, declared, strict=True)
     ):
         raise ValueError("a point has a setting that its source does not declare")
-    if point.verdict is Verdict.INFRA or (point.verdict is Verdict.DUPLICATE and point.sha256 not in known):
+    if point.verdict is Verdict.INFRA or (point.verdict is Verdict.DUPLICATE and point.code not in known):
         raise ValueError("a point has no verdict")
     if point.verdict.right == (not point.samples) or len(point.samples) % 4:
         raise ValueError("a point lacks its times")

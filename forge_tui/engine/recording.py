@@ -24,12 +24,12 @@ from forge_tui.core import landscapes
 from forge_tui.core.errors import EnvironmentFault, UsageError
 from forge_tui.core.landscapes import Point, RecordedLandscape, RecordedSource, RecordedTarget
 from forge_tui.core.paths import Workspace
-from forge_tui.core.ports import Evaluator, TargetCheck
+from forge_tui.core.ports import Compiler, Evaluator, TargetCheck
 from forge_tui.core.profiles import Profile
-from forge_tui.core.records import Device, Evaluation, Record, RunOptions, Target, Verdict
+from forge_tui.core.records import CompileFailure, Device, Evaluation, Record, RunOptions, Target, Verdict
 from forge_tui.engine.check import pick_target
 from forge_tui.engine.journal import Journal
-from forge_tui.engine.pipeline import Pipeline, compiles_ahead
+from forge_tui.engine.pipeline import binary_key, compiles_ahead
 from forge_tui.engine.profiles import profile_cached
 from forge_tui.engine.rooms import Rooms
 from forge_tui.processes.quiet import Quiet
@@ -42,8 +42,8 @@ _INFRA_TRIES = 2
 #: so many points in a row that failed through us end a recording
 _INFRA_LIMIT = 4
 _SAY_EVERY_S = 10.0
-#: hexadecimal digits by which machine code is told apart in a file
-_SHA_DIGITS = 16
+#: hexadecimal digits by which machine code is told apart
+_CODE_DIGITS = 16
 
 #: index of a source, and its setting
 Place = tuple[int, tuple[int, ...]]
@@ -111,6 +111,35 @@ def grid_of(sources: Sequence[RecordedSource]) -> list[Place]:
         return not default, f"{index:03}" if default else hashlib.sha256(repr(place).encode()).hexdigest()
 
     return sorted(every, key=rank)
+
+
+class _Bench:
+    """Compiles and evaluates points, each machine code of a target once."""
+
+    def __init__(self, compiler: Compiler, evaluator: Evaluator, quiet: Quiet, device: Device) -> None:
+        self._compiler = compiler
+        self._evaluator = evaluator
+        self._quiet = quiet
+        self._ahead = asyncio.Semaphore(compiles_ahead(device))
+        self._running: dict[str, Place] = {}
+
+    async def run(
+        self, work: _Work, place: Place, source: str, tunables: dict[str, int], seed: int
+    ) -> tuple[Evaluation, str]:
+        """The verdict on a point, and what tells its machine code from others'."""
+        async with self._ahead, self._quiet.compiling():
+            built = await self._compiler.build(work.target, source, tunables)
+        if isinstance(built, CompileFailure):
+            return Evaluation(verdict=built.verdict, reason=built.reason, compile_s=built.compile_s), ""
+        code = binary_key(built.sha256, built.plan, built.plans)[:_CODE_DIGITS]
+        timed = {p.code for p in work.points.values() if p.verdict is not Verdict.DUPLICATE}
+        if code in timed or self._running.setdefault(code, place) != place:
+            return Evaluation(verdict=Verdict.DUPLICATE, compile_s=built.compile_s), code
+        try:
+            return await self._evaluator.evaluate(work.target, built, seed), code
+        finally:
+            # by now it is among the points, or to be done again
+            asyncio.get_running_loop().call_soon(self._running.pop, code, None)
 
 
 class Recording:
@@ -214,19 +243,16 @@ class Recording:
             return
         quiet = Quiet(exclusive=device.kind == "cpu")
         evaluator = self._rooms.recorder(device, quiet)
-        pipeline = Pipeline(self._rooms.compiler(device), evaluator, quiet, device)
+        bench = _Bench(self._rooms.compiler(device), evaluator, quiet, device)
         try:
             for work in works:
                 await self._open(evaluator, work)
             for number, work in enumerate(works):
-                for place, point in work.points.items():
-                    if point.verdict is not Verdict.DUPLICATE:
-                        pipeline.remember(work.target.id, work.order[place], "", point.sha256)
                 todo = iter([place for place in work.order if place not in work.points])
                 self._say(f"{work.target.name}: {len(work.order)} points, {len(work.order) - len(work.points)} to do.")
                 async with asyncio.TaskGroup() as group:
                     for _ in range(compiles_ahead(device) + 2):
-                        group.create_task(self._worker(number, work, todo, pipeline, journal))
+                        group.create_task(self._worker(number, work, todo, bench, journal))
         except ExceptionGroup as faults:
             raise faults.exceptions[0] from None
         finally:
@@ -238,7 +264,7 @@ class Recording:
             raise EnvironmentFault(f"{work.target.name} cannot be judged: {work.check.reason}")
 
     async def _worker(
-        self, number: int, work: _Work, todo: Iterator[Place], pipeline: Pipeline,
+        self, number: int, work: _Work, todo: Iterator[Place], bench: _Bench,
         journal: Journal,
     ) -> None:  # fmt: skip
         for place in todo:
@@ -246,7 +272,7 @@ class Recording:
             if self._reason:
                 return
             self.new += 1
-            found = await self._one(work, place, pipeline)
+            found, code = await self._one(work, place, bench)
             if found.verdict is Verdict.INFRA:
                 self.new -= 1
                 self._infra += 1
@@ -256,21 +282,20 @@ class Recording:
                                            f"{found.reason}", "The same command goes on.")  # fmt: skip
                 continue
             self._infra = 0
-            point = landscapes.point_of(*place, found)
+            point = landscapes.point_of(*place, found, code)
             journal.add(number, point)
             work.points[place] = point
             self._progress(work)
 
-    async def _one(self, work: _Work, place: Place, pipeline: Pipeline) -> Evaluation:
+    async def _one(self, work: _Work, place: Place, bench: _Bench) -> tuple[Evaluation, str]:
         source = work.sources[place[0]]
         tunables = dict(zip(source.tunables, place[1], strict=True))
         for attempt in range(_INFRA_TRIES):
-            node = work.order[place]
-            seed = (self._options.seed * 1_000_003 + node * 101 + attempt) % 2**31
-            found = await pipeline.run(work.target, node, source.text, tunables, seed)
+            seed = (self._options.seed * 1_000_003 + work.order[place] * 101 + attempt) % 2**31
+            found, code = await bench.run(work, place, source.text, tunables, seed)
             if found.verdict is not Verdict.INFRA:
                 break
-        return found
+        return found, code
 
     def _limit_reached(self) -> str:
         if self._limit is not None and self.new >= self._limit:
@@ -299,7 +324,7 @@ class Recording:
             recorded=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"), key=key,
             targets=tuple(
                 RecordedTarget(target=msgspec.structs.replace(w.target, capture="", siblings=()), check=w.check,
-                               sources=w.sources, points=tuple(map(_shortened, _settled(w))), grid=len(w.order))
+                               sources=w.sources, points=_settled(w), grid=len(w.order))
                 for w in works
             ),
         ))  # fmt: skip
@@ -327,13 +352,9 @@ class Recording:
 
 def _settled(work: _Work) -> tuple[Point, ...]:
     """Points whose verdict stands, in the order of the grid: a duplicate of a point that failed through us has none."""
-    known = {p.sha256 for p in work.points.values() if p.verdict is not Verdict.DUPLICATE}
+    known = {p.code for p in work.points.values() if p.verdict is not Verdict.DUPLICATE}
     found = [work.points[place] for place in sorted(work.points)]
-    return tuple(p for p in found if p.verdict is not Verdict.DUPLICATE or p.sha256 in known)
-
-
-def _shortened(point: Point) -> Point:
-    return msgspec.structs.replace(point, sha256=point.sha256[:_SHA_DIGITS])
+    return tuple(p for p in found if p.verdict is not Verdict.DUPLICATE or p.code in known)
 
 
 def _best(work: _Work) -> float:

@@ -217,4 +217,4 @@ def sanitizer(device: Device) -> CpuSanitizer | ComputeSanitizer:
     ) -> str:
         return await sanitised.build(device, target, source, tunables, built.plan, folder, sets)
 
-    return CpuSanitizer(build, sanitised.why_not, sanitised.PROGRAM, device.threads)
+    return CpuSanitizer(build, sanitised.why_not, sanitised.run_confined, sanitised.PROGRAM, device.threads)

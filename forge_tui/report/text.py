@@ -26,7 +26,11 @@ def render(report: RunReport) -> str:
     lines += _profile(report)
     cost = f", {money(report.cost_usd, lower_bound=report.cost_is_lower_bound)}" \
         if report.cost_usd or report.cost_is_lower_bound else ""  # fmt: skip
+    if report.rent_usd:
+        cost += f", {money(report.rent_usd)} for the machine"
     lines += _pair("spent", f"{count(report.evaluations, 'evaluation')}, {duration(report.elapsed_s)}{cost}")
+    if report.repaid_after_calls is not None:
+        lines += _pair("", f"paid for itself after {count(report.repaid_after_calls, 'call')} of the model")
     if report.targets:
         lines += ["", _HEAD, "-" * len(_HEAD)]
         for target in report.targets:

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from forge_tui.core.records import Edge, Evaluation, Node, Record, Target, Verdict
 from forge_tui.search.config import Drop, Step
 
-#: edges on which somebody wrote a new kernel; repairs and settings are not attempts of their parent
-GENERATION = (Edge.DRAFT, Edge.IMPROVE, Edge.START)
+#: edges on which somebody wrote a new kernel; repairs and settings are not attempts of their parent, and what was found
+#: elsewhere says nothing of the chances here
+GENERATION = (Edge.DRAFT, Edge.IMPROVE, Edge.START, Edge.REWRITE, Edge.MERGE)
 
 
 class NodeStats(Record, frozen=True, kw_only=True):
@@ -94,6 +95,8 @@ class TargetTree:
         self.unmended: dict[int, int] = {}
         """By failed node: repairs of it that brought no source."""
         self.champion: Chain | None = None
+        self.by_family: dict[str, Chain] = {}
+        """The best kernel of every family that was named."""
         self.heads: list[tuple[float, int, Chain]] = []
         """Chains whose source may have settings to try: (-value, head, chain), best first."""
         self.ids: list[int] = []
@@ -101,6 +104,7 @@ class TargetTree:
         self._explore = explore
         self._nodes: dict[int, Node] = {}
         self._values: dict[int, float] = {}
+        self._spent_ms = self._measured = 0
         self._records: list[tuple[int, float]] = []
         self._fast: tuple[float, int] | None = None
         self._right: tuple[float, int] | None = None
@@ -151,6 +155,11 @@ class TargetTree:
     def baseline_us(self) -> float | None:
         """The reference's time as measured beside the oldest right kernel."""
         return None if self._baseline is None else self._baseline[1]
+
+    @property
+    def candidate_s(self) -> float:
+        """Mean seconds of the machine that a candidate took; 0 before any."""
+        return self._spent_ms / 1000 / self._measured if self._measured else 0.0
 
     def lineage(self, node_id: int | None) -> tuple[Node, ...]:
         """The node, its parent, and so on to the root."""
@@ -254,6 +263,10 @@ class TargetTree:
             del self._nodes[node_id]
             return None
         node = self._nodes[node_id] = _with(node, evaluation)
+        self._measured += 1
+        # in whole milliseconds, so that the sum does not depend on the order of verdicts
+        self._spent_ms += round(1000 * sum(s or 0.0 for s in (
+            evaluation.compile_s, evaluation.verify_s, evaluation.timing_s)))  # fmt: skip
         chain = self.chains.get(node.parent) if node.parent is not None else None
         if node.edge is Edge.TUNE and chain is not None:
             chain.tuning -= 1
@@ -290,6 +303,8 @@ class TargetTree:
                 chain.tuning += sign
                 if isinstance(what, Node):
                     self._join(chain, what.id, sign)
+        elif what.edge is Edge.TRANSFER:
+            return
         elif what.edge is Edge.REPAIR:
             failed = what.repairs if isinstance(what, Node) else what.failed
             if failed is not None:
@@ -350,6 +365,10 @@ class TargetTree:
             insort(self.roots if above is None else above.children, chain, key=_head)
         if self.champion is None or (chain.value, -chain.best) > (self.champion.value, -self.champion.best):
             self.champion = chain
+        family = self._nodes[chain.head].family
+        known = self.by_family.get(family)
+        if family and (known is None or (chain.value, -chain.best) > (known.value, -known.best)):
+            self.by_family[family] = chain
         above = chain
         while above is not None and (value > above.below or above is chain):
             above.below = max(above.below, value)

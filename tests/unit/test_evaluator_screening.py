@@ -147,3 +147,13 @@ def test_results_without_a_number_are_left_out(value):
     judge, message = judge_of(lambda t: [t[0].abs() + value], fixture.softmax_target(16, 32), [x], [x + 1])
     answer = judge.open(message)
     assert answer["reason"].startswith("The mean of the result passes for its result")
+
+
+def test_what_is_met_once_pushes_out_nothing_that_comes_again():
+    """Bounds of patched sets, which no other evaluation meets, are not kept; those of the usual ones are."""
+    x = torch.randn(16, 32)
+    judge, message = judge_of(lambda t: [t[0] * 2], fixture.softmax_target(16, 32), [x], [x + 1])
+    opened = judge._targets.open(message)
+    often, once = InputSet(kind=Kind.FRESH, seed=3), InputSet(kind=Kind.FRESH, seed=3, patch=-5)
+    assert judge._expect(opened, often) is judge._expect(opened, often)
+    assert judge._expect(opened, once) is not judge._expect(opened, once)

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import sys
 import textwrap
 from pathlib import Path
 
@@ -202,6 +203,15 @@ async def test_a_log_is_cut_to_its_end(tmp_path, worker, monkeypatch):
     monkeypatch.setattr(watch, "_FLOOD_BYTES", 200_000)
     with pytest.raises(WorkerDied, match="printed more than"):
         await worker.request("endless", 20)
+
+
+async def test_a_system_that_gives_no_process_is_a_fault_of_the_environment(worker, monkeypatch):
+    """No bug, which would end a session; the next request finds a worker."""
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "executable", "/none/python")
+        with pytest.raises(EnvironmentFault, match="The worker forge_test_worker could not be started: No such file"):
+            await worker.request("echo", 5, x=1)
+    assert await worker.request("echo", 5, x=1) == {"got": 1}
 
 
 async def test_no_descriptor_is_left_open(worker):

@@ -31,7 +31,8 @@ _MOST_THREADS = 64
 
 def run(
     *, model: str, device: str, workspace: str | None, models: list[str], templates: bool, under: str,
-    evaluations: int, minutes: float, usd: float | None, targets: int, target_names: list[str], start: list[Path],
+    evaluations: int, minutes: float, usd: float | None, gpu_rate: float, worth: float, transfer: bool, targets: int,
+    target_names: list[str], start: list[Path],
     seed: int, threads: int, request: ModelRequest, capture_gb: float, api_base: str | None, compile_baseline: bool,
     headless: bool, as_json: bool, detach: bool,
 ) -> int:  # fmt: skip
@@ -43,7 +44,8 @@ def run(
     options = RunOptions(
         model=spec, device=resolved, workspace=str(place.root),
         proposers=(("templates",) if templates else ()) + tuple(models), max_evaluations=evaluations,
-        max_minutes=minutes, max_usd=usd, max_targets=targets, seed=seed, threads=threads,
+        max_minutes=minutes, max_usd=usd, gpu_usd_per_hour=gpu_rate, usd_per_percent=worth, transfer=transfer,
+        max_targets=targets,        seed=seed, threads=threads,
         target_names=tuple(target_names), start=tuple(read_start(p, resolved) for p in start), api_base=api_base,
         compile_baseline=compile_baseline, capture_bytes=gibibytes(capture_gb),
     )  # fmt: skip
