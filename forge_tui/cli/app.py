@@ -76,6 +76,7 @@ class ProfileSort(StrEnum):
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="file.py, file.py:factory, example:NAME, hf:FOLDER or "
                                       "hf:org/name")]  # fmt: skip
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N")]
+RunDevice = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N, or sim:FILE, a recorded landscape")]
 Workspace = Annotated[str | None, typer.Option(metavar="DIR", help="Folder of sessions; by default .forge/ beside the "
                                                "model file, else here")]  # fmt: skip
 Threads = Annotated[int, typer.Option(min=0, help="CPU threads for PyTorch and kernels; 0 is all")]
@@ -137,8 +138,10 @@ def screen(
 
 @app.command()
 def run(
-    model: Model,
-    device: Device = "auto",
+    model: Annotated[str | None, typer.Argument(
+        metavar="MODEL", help="file.py, file.py:factory, example:NAME, hf:FOLDER or hf:org/name; none with "
+        "--device sim:FILE")] = None,
+    device: RunDevice = "auto",
     workspace: Workspace = None,
     models: Annotated[list[str] | None, typer.Option(
         "--model", metavar="NAME", help="An LLM that writes kernels, by its LiteLLM name; may be repeated")] = None,
@@ -175,6 +178,8 @@ def run(
     capture_gb: CaptureGb = 2.0,
     api_base: Annotated[str | None, typer.Option(metavar="URL", help="Endpoint of the LLMs")] = None,
     compile_baseline: Annotated[bool, typer.Option(help="Measure torch.compile beside eager")] = True,
+    pace: Annotated[float, typer.Option(
+        min=0, callback=_number, help="On sim:FILE, seconds that a recorded second takes; 0 does not wait")] = 0.0,
     headless: Headless = False,
     detach: Detach = False,
     as_json: Json = False,
@@ -194,7 +199,8 @@ def run(
             evaluations=evaluations, minutes=minutes, usd=usd, gpu_rate=gpu_rate, worth=worth,
             transfer=transfer, targets=targets, target_names=target or [], start=start or [], seed=seed,
             threads=threads, request=request, capture_gb=capture_gb, api_base=api_base,
-            compile_baseline=compile_baseline, headless=headless, as_json=as_json, detach=detach,
+            compile_baseline=compile_baseline, pace=pace, headless=headless, as_json=as_json,
+            detach=detach,
         )  # fmt: skip
 
     return call

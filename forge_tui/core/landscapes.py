@@ -95,8 +95,13 @@ class RecordedLandscape(Record, frozen=True, kw_only=True):
 
 def speedup(point: Point) -> float:
     """Median over the blocks of baseline over candidate; 0 without times."""
-    ratios = [(first[1] + second[1]) / (first[0] + second[0]) for first, second in point.blocks]
-    return statistics.median(ratios) if ratios else 0.0
+    return statistics.median(map(block_speedup, point.blocks)) if point.samples else 0.0
+
+
+def block_speedup(block: tuple[tuple[float, float], tuple[float, float]]) -> float:
+    """Baseline over candidate of one block."""
+    (one, base), (other, base_too) = block
+    return (base + base_too) / (one + other)
 
 
 def point_of(source: int, setting: tuple[int, ...], found: Evaluation, code: str) -> Point:

@@ -537,7 +537,7 @@ class RunOptions(Record, frozen=True, kw_only=True):
 
     model: ModelSpec
     device: str
-    """`cpu` or `cuda:N`, resolved."""
+    """`cpu` or `cuda:N`, resolved; `sim:FILE` for a recorded landscape."""
     workspace: str
     proposers: tuple[str, ...] = ("templates",)
     under: Under = "eager"
@@ -565,6 +565,8 @@ class RunOptions(Record, frozen=True, kw_only=True):
     """Most bytes of captured inputs of all targets together."""
     compile_timeout_s: float = 60.0
     evaluate_timeout_s: float = 60.0
+    pace: float = 0.0
+    """Seconds that a recorded second takes on a `sim:` device; 0 does not wait."""
 
 
 class Winner(Record, frozen=True, kw_only=True):

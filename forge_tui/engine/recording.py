@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import datetime
+import datetime as dt
 import hashlib
 import itertools
 import json
@@ -29,11 +29,12 @@ from forge_tui.core.profiles import Profile
 from forge_tui.core.records import CompileFailure, Device, Evaluation, Record, RunOptions, Target, Verdict
 from forge_tui.engine.check import pick_target
 from forge_tui.engine.journal import Journal
-from forge_tui.engine.pipeline import binary_key, compiles_ahead
+from forge_tui.engine.pipeline import binary_key, compiles_ahead, steps_at_once
 from forge_tui.engine.profiles import profile_cached
 from forge_tui.engine.rooms import Rooms
 from forge_tui.processes.quiet import Quiet
 from forge_tui.proposers.templates import proposer as templates
+from forge_tui.proposers.templates.expr import Unfit
 from forge_tui.proposers.templates.wider import widened
 
 #: settings of all sources of a target together, unless the templates themselves have more
@@ -90,8 +91,9 @@ def sources_of(target: Target, device: Device) -> tuple[RecordedSource, ...]:
     fit = templates.fits(target, device)
     found: list[RecordedSource] = []
     for variant, idea in fit.variants:
-        with contextlib.suppress(templates.Unfit):
-            text = widened(templates.write(target, device, variant), device.language, MOST_POINTS // len(fit.variants))
+        with contextlib.suppress(Unfit):
+            text = templates.write(target, device, variant)
+            text = widened(text, device.language, MOST_POINTS // len(fit.variants))
             tunes = {tune.name: tune.values for tune in directives.parse(text).tunes}
             found.append(RecordedSource(family=f"template:{fit.family}/{variant}", idea=idea, text=text,
                                         tunables=tunes))  # fmt: skip
@@ -121,7 +123,14 @@ class _Bench:
         self._evaluator = evaluator
         self._quiet = quiet
         self._ahead = asyncio.Semaphore(compiles_ahead(device))
-        self._running: dict[str, Place] = {}
+        self._evaluating = asyncio.Semaphore(steps_at_once(device))
+        self._claimed: dict[tuple[str, str], Place] = {}
+
+    def know(self, work: _Work) -> None:
+        """Take in what an earlier recording found."""
+        for place, point in work.points.items():
+            if point.verdict is not Verdict.DUPLICATE and point.code:
+                self._claimed.setdefault((work.target.id, point.code), place)
 
     async def run(
         self, work: _Work, place: Place, source: str, tunables: dict[str, int], seed: int
@@ -132,14 +141,14 @@ class _Bench:
         if isinstance(built, CompileFailure):
             return Evaluation(verdict=built.verdict, reason=built.reason, compile_s=built.compile_s), ""
         code = binary_key(built.sha256, built.plan, built.plans)[:_CODE_DIGITS]
-        timed = {p.code for p in work.points.values() if p.verdict is not Verdict.DUPLICATE}
-        if code in timed or self._running.setdefault(code, place) != place:
+        claim = work.target.id, code
+        if self._claimed.setdefault(claim, place) != place:
             return Evaluation(verdict=Verdict.DUPLICATE, compile_s=built.compile_s), code
-        try:
-            return await self._evaluator.evaluate(work.target, built, seed), code
-        finally:
-            # by now it is among the points, or to be done again
-            asyncio.get_running_loop().call_soon(self._running.pop, code, None)
+        async with self._evaluating:
+            found = await self._evaluator.evaluate(work.target, built, seed)
+        if found.verdict is Verdict.INFRA:
+            del self._claimed[claim]
+        return found, code
 
 
 class Recording:
@@ -248,10 +257,11 @@ class Recording:
             for work in works:
                 await self._open(evaluator, work)
             for number, work in enumerate(works):
+                bench.know(work)
                 todo = iter([place for place in work.order if place not in work.points])
                 self._say(f"{work.target.name}: {len(work.order)} points, {len(work.order) - len(work.points)} to do.")
                 async with asyncio.TaskGroup() as group:
-                    for _ in range(compiles_ahead(device) + 2):
+                    for _ in range(compiles_ahead(device) + steps_at_once(device)):
                         group.create_task(self._worker(number, work, todo, bench, journal))
         except ExceptionGroup as faults:
             raise faults.exceptions[0] from None
@@ -321,7 +331,7 @@ class Recording:
         device = msgspec.structs.replace(profile.device, uuid="")
         content = landscapes.encode(RecordedLandscape(
             model=_name(self._options), model_ms=profile.model_ms, device=device, program=forge_tui.__version__,
-            recorded=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"), key=key,
+            recorded=dt.datetime.now(dt.UTC).strftime("%Y-%m-%d"), key=key,
             targets=tuple(
                 RecordedTarget(target=msgspec.structs.replace(w.target, capture="", siblings=()), check=w.check,
                                sources=w.sources, points=_settled(w), grid=len(w.order))
@@ -363,7 +373,8 @@ def _best(work: _Work) -> float:
 
 def _words(work: _Work, place: Place) -> str:
     source = work.sources[place[0]]
-    return " ".join([source.family, *(f"{name}={value}" for name, value in zip(source.tunables, place[1], strict=True))])
+    settings = [f"{name}={value}" for name, value in zip(source.tunables, place[1], strict=True)]
+    return " ".join([source.family, *settings])
 
 
 def _name(options: RunOptions) -> str:

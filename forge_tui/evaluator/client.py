@@ -80,7 +80,8 @@ class WorkerEvaluator:
 
         With `compile_baseline` candidates are timed against the original under torch.compile too. `patience_s` is how
         long a timing waits for others' load to end; `on_note` gets a sentence where it does. `quiet` keeps compilers
-        off the timing; `draws` seeds inputs where `seed`, the model's, should not. With `blocks` a timing has just so many.
+        off the timing; `draws` seeds inputs where `seed`, the model's, should not. A timing has so many `blocks`, or
+        for 0 as many as it takes.
         """
         self._spec = msgspec.to_builtins(spec)
         self._device = device

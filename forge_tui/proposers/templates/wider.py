@@ -31,11 +31,11 @@ _CPU_SWITCHES = """\
 #if defined(__x86_64__) && WIDTH == 128
 #pragma GCC target("prefer-vector-width=128")
 #endif
-#if MATH == 1
+#if LOOPS == 1
 #pragma GCC optimize("unroll-loops")
-#elif MATH == 2
-#pragma GCC optimize("no-signed-zeros", "associative-math", "reciprocal-math")
-#elif MATH == 3
+#elif LOOPS == 2
+#pragma GCC optimize("prefetch-loop-arrays")
+#elif LOOPS == 3
 #pragma GCC optimize("finite-math-only", "no-signed-zeros", "associative-math", "reciprocal-math")
 #endif
 """
@@ -83,7 +83,7 @@ def widened(source: str, language: Language, most: int) -> str:
 
 
 def _for_cpu(source: str) -> tuple[_Tunes, str]:
-    more: _Tunes = {"MATH": (0, 1, 2, 3)}
+    more: _Tunes = {"LOOPS": (0, 1, 2, 3)}
     if "#pragma omp simd" in source:
         more["SIMD"] = (0, 4, 8, 16)
         source = source.replace("#pragma omp simd", "#pragma omp simd LOOP_SIMD")
