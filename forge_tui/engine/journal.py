@@ -37,8 +37,12 @@ class Journal:
         """What an earlier recording left, by index of the target."""
         try:
             self._file: IO[bytes] = self.path.open("a+b")
-            self._lock()
-            self._read(key)
+            try:
+                self._lock()
+                self._read(key)
+            except BaseException:
+                self._file.close()
+                raise
         except OSError as error:
             raise EnvironmentFault(f"{self.path} cannot be written: {error.strerror or error}.",
                                    "Name another --output, or free space there.") from error  # fmt: skip
@@ -65,7 +69,6 @@ class Journal:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            self._file.close()
             raise UsageError(f"{self.path} is being written by another recording.",
                              "Wait for it, or name another --output.") from None  # fmt: skip
 

@@ -184,9 +184,9 @@ class Recording:
         key = self._key(profile.device, works)
         earlier = self._earlier(key, works)
         journal = Journal(self._output, key)
-        self._take_in(works, [*earlier, *journal.points])
         complete = False
         try:
+            self._take_in(works, [*earlier, *journal.points])
             await self._evaluate(profile.device, works, journal)
             complete = not self._left(works)
         finally:

@@ -16,7 +16,7 @@ from forge_tui.core.records import Language
 _TUNE = re.compile(r"^//@tune (\w+) (.*)$", re.MULTILINE)
 #: values beside those that a template declares; none of them is needed for a right kernel
 _MORE: dict[Language, dict[str, tuple[int, ...]]] = {
-    "cpp": {"WIDTH": (512, 256, 128)},
+    "cpp": {},
     "cuda": {"THREADS": (64, 1024, 384), "UNROLL": (1, 2, 4, 8, 3, 6)},
 }
 _GRAINS = (16384, 262144)
@@ -28,15 +28,16 @@ _HEADER = '#include "forge_target.h"\n'
 _FAST = ("expf", "logf", "sinf", "cosf")
 _BLOCK = "const index_t block = blockIdx.x;"
 _CPU_SWITCHES = """\
-#if defined(__x86_64__) && WIDTH == 128
-#pragma GCC target("prefer-vector-width=128")
-#endif
 #if LOOPS == 1
 #pragma GCC optimize("unroll-loops")
 #elif LOOPS == 2
 #pragma GCC optimize("prefetch-loop-arrays")
 #elif LOOPS == 3
 #pragma GCC optimize("finite-math-only", "no-signed-zeros", "associative-math", "reciprocal-math")
+#elif LOOPS == 4
+#pragma GCC optimize("fp-contract=off")
+#elif LOOPS == 5
+#pragma GCC optimize("Os")
 #endif
 """
 _CPU_SIMD = """\
@@ -47,8 +48,10 @@ _CPU_SIMD = """\
 #endif
 """
 _CPU_SCHEDULE = """\
-#if SCHEDULE
+#if SCHEDULE == 1
 #define LOOP_SCHEDULE dynamic, 8
+#elif SCHEDULE == 2
+#define LOOP_SCHEDULE static, 4
 #else
 #define LOOP_SCHEDULE static
 #endif
@@ -83,12 +86,12 @@ def widened(source: str, language: Language, most: int) -> str:
 
 
 def _for_cpu(source: str) -> tuple[_Tunes, str]:
-    more: _Tunes = {"LOOPS": (0, 1, 2, 3)}
+    more: _Tunes = {"LOOPS": (0, 1, 2, 3, 4, 5)}
     if "#pragma omp simd" in source:
-        more["SIMD"] = (0, 4, 8, 16)
+        more["SIMD"] = (0, 4, 8, 16, 32)
         source = source.replace("#pragma omp simd", "#pragma omp simd LOOP_SIMD")
     if "schedule(static)" in source:
-        more["SCHEDULE"] = (0, 1)
+        more["SCHEDULE"] = (0, 1, 2)
         source = source.replace("schedule(static)", "schedule(LOOP_SCHEDULE)")
     switches = _CPU_SWITCHES + (_CPU_SIMD if "SIMD" in more else "") + (_CPU_SCHEDULE if "SCHEDULE" in more else "")
     return more, source.replace(_HEADER, switches + _HEADER, 1)
