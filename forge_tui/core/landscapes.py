@@ -25,6 +25,8 @@ PREFIX = "sim:"
 
 _MAGIC = b"forge-landscape "
 _MOST_BYTES = 64 << 20
+#: two samples of one side that differ by more were interrupted, as in `evaluator.stats`
+_INTERRUPTED = 1.3
 #: sentences of verdicts are kept up to here
 _MOST_REASON = 160
 
@@ -99,9 +101,14 @@ def speedup(point: Point) -> float:
 
 
 def block_speedup(block: tuple[tuple[float, float], tuple[float, float]]) -> float:
-    """Baseline over candidate of one block."""
+    """Baseline over candidate of one block; of a side that was interrupted the shorter sample counts."""
     (one, base), (other, base_too) = block
-    return (base + base_too) / (one + other)
+    return _side(base, base_too) / _side(one, other)
+
+
+def _side(one: float, other: float) -> float:
+    low, high = min(one, other), max(one, other)
+    return low if high > _INTERRUPTED * low else (low + high) / 2
 
 
 def point_of(source: int, setting: tuple[int, ...], found: Evaluation, code: str) -> Point:

@@ -537,7 +537,7 @@ class RunOptions(Record, frozen=True, kw_only=True):
 
     model: ModelSpec
     device: str
-    """`cpu` or `cuda:N`, resolved; `sim:FILE` for a recorded landscape."""
+    """`cpu` or `cuda:N`, resolved; `sim:NAME` for a recorded landscape, which lies at the model's path."""
     workspace: str
     proposers: tuple[str, ...] = ("templates",)
     under: Under = "eager"

@@ -291,7 +291,9 @@ class Recording:
                     raise EnvironmentFault(f"The last {_INFRA_LIMIT} points failed for reasons outside the kernels: "
                                            f"{found.reason}", "The same command goes on.")  # fmt: skip
                 continue
-            self._infra = 0
+            if code and found.verdict is not Verdict.DUPLICATE:
+                # it was evaluated
+                self._infra = 0
             point = landscapes.point_of(*place, found, code)
             journal.add(number, point)
             work.points[place] = point

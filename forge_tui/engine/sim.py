@@ -13,7 +13,7 @@ import msgspec
 
 from forge_tui.core import landscapes
 from forge_tui.core.errors import EnvironmentFault, UsageError
-from forge_tui.core.landscapes import PREFIX, Point, RecordedLandscape
+from forge_tui.core.landscapes import Point, RecordedLandscape
 from forge_tui.core.ports import Proposer, TargetCheck
 from forge_tui.core.profiles import Hotspot, Mode, Profile
 from forge_tui.core.records import (
@@ -50,7 +50,7 @@ _MISTAKES = {
 
 
 class SimRooms:
-    """Rooms over one file; `options.pace` says how many seconds a recorded second takes."""
+    """Rooms over one file, which stands for the model too; a recorded second takes `options.pace` seconds."""
 
     def __init__(self, options: RunOptions) -> None:
         self.options = options
@@ -58,7 +58,7 @@ class SimRooms:
     @cached_property
     def landscape(self) -> RecordedLandscape:
         """The file's content."""
-        return landscapes.read(Path(self.options.device.removeprefix(PREFIX)))
+        return landscapes.read(Path(self.options.model.path))
 
     @cached_property
     def _lands(self) -> dict[str, TargetLandscape]:

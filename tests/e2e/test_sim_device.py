@@ -24,11 +24,17 @@ from forge_tui.store.reader import Reader
 from forge_tui.store.writer import Store
 
 FILE = packaged()["softmax-cpu"]
+TINY = """
+import torch
+def build():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.LayerNorm(96)), (torch.randn(32, 96),), {}
+"""
 
 
 def options(seed: int = 0, **changes) -> RunOptions:
     """A search of the packaged softmax."""
-    fields = {"model": ModelSpec(text="x", path=str(FILE)), "device": f"sim:{FILE}", "workspace": "",
+    fields = {"model": ModelSpec(text="x", path=str(FILE)), "device": "sim:softmax-cpu", "workspace": "",
               "proposers": ("templates", "sim"), "max_evaluations": 40, "seed": seed}  # fmt: skip
     return RunOptions(**(fields | changes))
 
@@ -130,9 +136,35 @@ def test_the_command_line(tmp_path):
     assert (report["evaluations"], report["state"]) == (12, "done")
     assert report["speedup"] > 1
     assert report["cost_usd"] > 0
-    assert report["model"] == landscapes.read(FILE).model
+    assert (report["model"], report["device"]) == (landscapes.read(FILE).model, "sim:softmax-cpu")
     code = "import sys, forge_tui.engine.__main__, forge_tui.engine.sim; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_landscape_recorded_here_is_searched_here(tmp_path):
+    """The README's command on a tiny model, through compiler, judge and timer; then a search of what it wrote."""
+    (tmp_path / "model.py").write_text(TINY)
+
+    def forge(*arguments: str) -> dict[str, object]:
+        done = subprocess.run([sys.executable, "-m", "forge_tui", *arguments, "--json"], cwd=tmp_path, timeout=250,
+                              capture_output=True, text=True, check=False)  # fmt: skip
+        assert done.returncode in (0, 5), done.stderr
+        return json.loads(done.stdout)
+
+    command = ["record", "model.py", "--device", "cpu", "--target", "LayerNorm", "--output", "norm.landscape"]
+    found = forge(*command, "--limit", "3", "--threads", "1")
+    assert (found["new"], found["points"], found["complete"]) == (3, 3, False)
+    recorded = landscapes.read(tmp_path / "norm.landscape")
+    (norm,) = recorded.targets
+    assert (norm.target.name, norm.target.capture, recorded.model) == ("LayerNorm", "", "model.py")
+    assert norm.check.usable
+    right = [p for p in norm.points if p.verdict.right]
+    assert right
+    # a hopelessly slow kernel is given up before its blocks are full
+    assert all(4 <= len(p.samples) <= 4 * landscapes.BLOCKS and p.seconds[2] > 0 for p in right)
+    assert any(len(p.samples) == 4 * landscapes.BLOCKS for p in right)
+    report = forge("run", "--device", "sim:norm.landscape", "--no-templates", "--evaluations", "4")
+    assert report["evaluations"] == 4
 
 
 @pytest.mark.parametrize(("arguments", "said"), [
@@ -164,4 +196,4 @@ def test_a_changed_file_is_not_gone_on_with(tmp_path):
     path = tmp_path / "cut.landscape"
     path.write_bytes(FILE.read_bytes()[:-10])
     with pytest.raises(UsageError, match="is damaged: it is cut short"):
-        SimRooms(options(device=f"sim:{path}")).check_tools()
+        SimRooms(options(model=ModelSpec(text="x", path=str(path)))).check_tools()

@@ -110,7 +110,8 @@ def test_killed_at_any_point_it_loses_no_more_than_what_was_in_flight(tmp_path):
     rooms = Rooms()
     found = asyncio.run(recording(tmp_path, rooms).run())
     assert found.complete
-    assert found.new <= GRID - known
+    # a duplicate of a point that was in flight has no verdict yet
+    assert found.new <= GRID - known + 4
     assert len(landscapes.read(tmp_path / "out.landscape").targets[0].points) == GRID
 
 

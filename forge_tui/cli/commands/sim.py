@@ -40,7 +40,7 @@ def packaged() -> dict[str, Path]:
 def locate_landscape(
     model: str | None, device: str, request: ModelRequest, workspace: str | None
 ) -> tuple[ModelSpec, str, Workspace]:
-    """What stands for the model, the device with the file's whole path, and the workspace.
+    """What stands for the model, with the file as its path; the device by a short name; the workspace.
 
     Raises:
         UsageError: there is no such landscape, it is damaged or newer, or the model is not the one recorded.
@@ -64,7 +64,7 @@ def locate_landscape(
                          "Leave out what describes them (--dtype, --inputs and the like).")  # fmt: skip
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     spec = ModelSpec(text=found.model, path=str(path), content_hash=digest)
-    return spec, f"{PREFIX}{path}", workspace_for(None, workspace)
+    return spec, f"{PREFIX}{path.stem}", workspace_for(None, workspace)
 
 
 def check_writers(models: list[str], *, starts: bool, on_sim: bool, pace: float) -> list[str]:
