@@ -147,7 +147,7 @@ def test_wrong_command_line_is_a_sentence(arguments, begin, command, capsys):
       "start": [Path("norm=k.cu")], "seed": 5, "threads": 2,
       "request": ModelRequest(dtype="bfloat16", inputs="a.pt", vary="v.py:f", phases=("a=1", "b=2"), dynamic=("seq",),
                               batch=3, length=4, layers=5, attention="sdpa", remote_code=True),
-      "capture_gb": 0.5, "api_base": "http://x", "compile_baseline": False, "headless": True, "as_json": True,
+      "capture_gb": 0.5, "api_base": "http://x", "compile_baseline": False, "pace": 0.0, "headless": True, "as_json": True,
       "detach": True, "device": "cpu", "workspace": "w", "under": "eager"}),
     (["run", "m.py"], "run", "run",
      {"model": "m.py", "models": [], "templates": True, "evaluations": 60, "minutes": 60.0, "usd": None, "targets": 12,
