@@ -111,6 +111,9 @@ def _head(found: Profile, model: str, width: int) -> str:
     facts.append(f"{times(found.overhead)} the time while profiled")
     facts.append(f"two passes agree on {percent(found.agreement).replace('.0%', '%')} of the longest callables")
     lines.append("; ".join(facts))
+    if found.disturbed:
+        lines.append(f"Times are too long: other processes used {found.others:.1f} of {count(device.cores, 'core')} "
+                     "meanwhile. --fresh measures again.")  # fmt: skip
     return "\n".join(part for line in lines for part in (textwrap.wrap(line, width) if width else [line]))
 
 
