@@ -183,6 +183,9 @@ class Engine:
         """The targets with the most headroom for which somebody can write a kernel; named ones always."""
         options, device = self._options, profile.device
         own = {start.target for start in options.start}
+        for name in own:
+            if name is not None and not any(target.called(name) for target in profile.targets):
+                choose(profile, names=(name,), max_targets=1)  # raises, and says what there is
 
         def writable(target: Target) -> bool:
             task = Task(target=target, device=device, edge=Edge.DRAFT, parent=None, failed=None, best=None, lineage=(),

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from forge_tui.core import errors
-from forge_tui.core.errors import EnvironmentFault, ExitCode, ForgeError, WorkerDied
+from forge_tui.core.errors import TRACEBACK_IN_LOG, EnvironmentFault, ExitCode, ForgeError, WorkerDied
 from forge_tui.processes.environment import clean_environment
 from forge_tui.processes.watch import Limits, Watch
 
@@ -139,7 +139,10 @@ class WorkerProcess:
                 raise WorkerDied(what, signal=number, log=self.log_tail())
             reply = json.loads(answer)
             if "error" in reply:
-                raise_reply(reply["error"])
+                failure = reply["error"]
+                if failure["hint"] == TRACEBACK_IN_LOG:
+                    failure["hint"] = f"The traceback is in {self._log}."
+                raise_reply(failure)
             result: dict[str, Any] = reply["ok"]
             return result
 

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 import store_fixture as fixture
 
-from forge_tui.core.errors import EnvironmentFault, ModelError
+from forge_tui.core.errors import EnvironmentFault, ModelError, UsageError
 from forge_tui.core.events import Kind
 from forge_tui.core.paths import Workspace
 from forge_tui.core.ports import TargetCheck
@@ -493,6 +493,15 @@ async def test_timings_of_another_machine_are_not_mixed(session):
     other = Device(**{**msgspec.structs.asdict(DEVICE), "model": "another processor"})
     with pytest.raises(EnvironmentFault, match="do not compare"):
         await session.run(FakeRooms(device=other))
+
+
+async def test_a_persons_kernel_for_no_target_ends_the_session_at_once(session):
+    """As with `--target`: nothing is searched for an hour without the kernel that was asked for."""
+    start = StartKernel(source="", language="cpp", target="sofmax", path="mine.cpp")
+    options = msgspec.structs.replace(OPTIONS, start=(start,), max_evaluations=3)
+    with pytest.raises(UsageError, match=r"Did you mean softmax\?"):
+        await session.run(FakeRooms(), options=options)
+    assert session.reader.nodes(session.id) == []
 
 
 async def test_a_persons_kernel_is_evaluated_first_and_once(session):

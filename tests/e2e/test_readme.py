@@ -75,8 +75,6 @@ def test_command(folder, command):
     if arguments[0] == "report":
         sessions = json.loads(forge(folder, "sessions", "--json").stdout)
         arguments = [sessions["sessions"][0]["id"] if a == "SESSION" else a for a in arguments]
-    if "RMSNorm" in arguments:  # the README's model has another norm
-        arguments = ["LayerNorm" if a == "RMSNorm" else a for a in arguments]
     if arguments[0] == "resume":
         arguments += ["--headless", "--evaluations", "1"]
     done = forge(folder, *arguments)

@@ -157,3 +157,15 @@ def test_what_is_met_once_pushes_out_nothing_that_comes_again():
     often, once = InputSet(kind=Kind.FRESH, seed=3), InputSet(kind=Kind.FRESH, seed=3, patch=-5)
     assert judge._expect(opened, often) is judge._expect(opened, often)
     assert judge._expect(opened, once) is not judge._expect(opened, once)
+
+
+def test_which_of_equal_values_comes_first_is_not_asked():
+    """Places of the largest values are settled where these differ; constant rows would ask for torch's order."""
+    x = torch.randn(16, 64)
+    results = [fixture.spec(16, 4), fixture.spec(16, 4, dtype="int64")]
+    target = fixture.make_target("largest", [("x", fixture.spec(16, 64), "arg")], results)
+    judge, message = judge_of(lambda tensors: list(tensors[0].topk(4)), target, [x])
+    found = judge.open(message)
+    assert found["usable"], found["reason"]
+    assert "constant_rows" not in found["kinds"]
+    assert {"captured", "fresh", "large", "outlier"} <= set(found["kinds"])
