@@ -328,7 +328,8 @@ class Recording:
 
     def _write(self, profile: Profile, works: Sequence[_Work], key: str) -> None:
         """The landscape as far as it is, in the place of an earlier one."""
-        if not any(_settled(work) for work in works):
+        if not any(_settled(work) for work in works) or not all(work.check.usable for work in works):
+            # interrupted before the targets were opened: the journal has what there is
             return
         device = msgspec.structs.replace(profile.device, uuid="")
         content = landscapes.encode(RecordedLandscape(

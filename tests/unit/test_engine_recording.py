@@ -46,7 +46,7 @@ def test_cuda_sources_get_more_switches(monkeypatch):
         assert 300 <= len(grid_of(sources)) <= MOST_POINTS
         for source in sources:
             assert {"RESIDENT", "FAST", "THREADS"} <= set(source.tunables)
-            assert (source.tunables["RESIDENT"][0], source.tunables["FAST"][0]) == (1, 0)
+            assert (source.tunables["RESIDENT"][0], source.tunables["FAST"][0]) == (0, 0)
             assert "__launch_bounds__(THREADS > LANES ? THREADS : LANES, RESIDENT)" in source.text
 
 

@@ -101,7 +101,7 @@ def _for_cuda(source: str) -> tuple[_Tunes, str]:
     more: _Tunes = {}
     defines = ""
     if "__launch_bounds__" in source:
-        more["RESIDENT"] = (1, 2, 4)
+        more["RESIDENT"] = (0, 2, 4, 1)
         source = re.sub(r"__launch_bounds__\(([^()]*)\)", r"__launch_bounds__(\1, RESIDENT)", source)
     if re.search(rf"\b({'|'.join(_FAST)})\(", source):
         more["FAST"] = (0, 1)
