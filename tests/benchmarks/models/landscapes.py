@@ -1,4 +1,4 @@
-"""Models of one operator each, for recorded landscapes: sizes of published models on CUDA, smaller ones on the CPU."""
+"""Models of one operator each, for recorded landscapes: sizes of published models on CUDA, tiny ones on the CPU."""
 
 import torch
 from torch import nn
@@ -42,32 +42,32 @@ def one(module, *shapes):
 
 
 def softmax(device="cpu"):
-    """Gemma-like attention scores; on the CPU 1,024 rows."""
-    shape = (1, 16, 2048, 2048) if device.startswith("cuda") else (1, 4, 256, 384)
+    """Gemma-like attention scores; on the CPU 256 rows."""
+    shape = (1, 16, 2048, 2048) if device.startswith("cuda") else (1, 4, 64, 192)
     return one(nn.Sequential(Softmax()), shape)
 
 
 def rmsnorm(device="cpu"):
     """The hidden states of a language model."""
-    shape = (2048, 2560) if device.startswith("cuda") else (1024, 512)
+    shape = (2048, 2560) if device.startswith("cuda") else (128, 256)
     return one(nn.Sequential(RMSNorm(shape[-1])), shape)
 
 
 def groupnorm(device="cpu"):
     """A decoder block of an autoencoder."""
-    shape = (1, 256, 256, 256) if device.startswith("cuda") else (2, 64, 64, 64)
+    shape = (1, 256, 256, 256) if device.startswith("cuda") else (1, 32, 16, 16)
     return one(nn.Sequential(nn.GroupNorm(shape[1] // 8, shape[1])), shape)
 
 
 def batchnorm(device="cpu"):
     """ResNet's first stage, in evaluation."""
-    shape = (32, 256, 56, 56) if device.startswith("cuda") else (4, 64, 56, 56)
+    shape = (32, 256, 56, 56) if device.startswith("cuda") else (2, 32, 16, 16)
     return one(nn.Sequential(nn.BatchNorm2d(shape[1])).eval(), shape)
 
 
 def pooling(device="cpu"):
     """ResNet's stem."""
-    shape = (32, 64, 112, 112) if device.startswith("cuda") else (2, 64, 64, 64)
+    shape = (32, 64, 112, 112) if device.startswith("cuda") else (2, 16, 32, 32)
     return one(nn.Sequential(nn.MaxPool2d(3, 2, 1)), shape)
 
 
@@ -84,5 +84,5 @@ class Outer(nn.Module):
 
 def chain(device="cpu"):
     """A gated feed-forward's element-wise part."""
-    shape = (2048, 9728) if device.startswith("cuda") else (384, 1024)
+    shape = (2048, 9728) if device.startswith("cuda") else (128, 512)
     return one(Outer(Chain(shape[-1])), shape, shape, shape)
