@@ -23,7 +23,7 @@ from forge_tui.core.records import (
     Verdict,
 )
 from forge_tui.engine.pipeline import Pipeline, candidate_key, steps_at_once
-from forge_tui.search.driver import FREE, Search, Step, Stop
+from forge_tui.search.driver import Search, Step, Stop
 from forge_tui.store.writer import Store
 
 #: how long a paid call may still come back after a stop was asked for
@@ -165,8 +165,6 @@ class SearchPhase:
         self._wake.set()
 
     def _can(self, step: Step) -> bool:
-        if step.edge in FREE:
-            return True
         proposer = self._proposers.get(step.proposer)
         return proposer is not None and proposer.can(self._search.task(step, self._device))
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
+from forge_tui.core.money import dollars
 from forge_tui.core.ports import Task
 from forge_tui.core.records import Device, Edge, Evaluation, Node, Target, Verdict
 from forge_tui.search import policy
@@ -216,9 +217,9 @@ class Search:
 
     def _why_broke(self) -> str:
         spent = self._paid_usd + self._rent_usd
-        rent = f", {_money(self._rent_usd)} of it for the machine" if self._rent_usd else ""
-        said = f"{_money(spent)} of the budget of {_money(self.config.max_usd or 0.0)} are spent{rent}"
-        more = f", and one more model call may cost {_money(self._short)}" if self._short else ""
+        rent = f", {dollars(self._rent_usd)} of it for the machine" if self._rent_usd else ""
+        said = f"{dollars(spent)} of the budget of {dollars(self.config.max_usd or 0.0)} are spent{rent}"
+        more = f", and one more model call may cost {dollars(self._short)}" if self._short else ""
         return f"{said}{more}."
 
     # ---- allocation
@@ -404,7 +405,3 @@ def _related(one: Target, other: Target) -> bool:
         return target.qualname, *([(s.dtype, len(s.shape)) for s in side] for side in specs)
 
     return form(one) == form(other)
-
-
-def _money(usd: float) -> str:
-    return f"${usd:.2f}" if usd >= 0.1 or usd == 0 else f"${usd:.4f}"

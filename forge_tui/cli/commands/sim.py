@@ -12,10 +12,9 @@ from forge_tui.core.landscapes import PREFIX
 from forge_tui.core.paths import Workspace, workspace_for
 from forge_tui.core.records import ModelSpec
 from forge_tui.models.spec import ModelRequest
+from forge_tui.search.player import PLAYER
 
 _SUFFIX = ".landscape"
-#: the model that plays one on recorded landscapes
-PLAYER = "sim"
 
 
 def device_of(model: str | None, device: str) -> tuple[str | None, str]:
