@@ -80,11 +80,15 @@ class ContractError(ForgeError):
 class WorkerDied(ForgeError):
     """A worker process ended without a reply.
 
-    `signal` is the signal that ended it, or None. `timed_out` says that the limit ended it.
+    `signal` is the signal that ended it, or None. `timed_out` says that the limit of time ended it, `over_limit` that
+    it took more memory, threads or log than it may.
     """
 
-    def __init__(self, what: str, *, signal: int | None = None, timed_out: bool = False, log: str = "") -> None:
+    def __init__(
+        self, what: str, *, signal: int | None = None, timed_out: bool = False, over_limit: bool = False, log: str = ""
+    ) -> None:
         super().__init__(what)
         self.signal = signal
         self.timed_out = timed_out
+        self.over_limit = over_limit
         self.log = log

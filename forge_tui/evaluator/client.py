@@ -249,11 +249,12 @@ class WorkerEvaluator:
         # against eager alone; where the other baseline decides, its runner was taken along by another candidate
         if result.fields["verdict"] is not Verdict.FASTER and self._under != "compile":
             return
-        if await self._compile(target, opened, result):
+        failure = await self._compile(target, opened, result)
+        missing = {"compile": failure} if failure else self._compiled.missing(target, self._runner.pid)
+        if not missing:
             # once for a target: from now on the compiled original is there from the start
             await self._time_again(target, opened, built, seed, result)
             return
-        missing = self._compiled.missing(target, self._runner.pid)
         result.fields["timings"] = msgspec.structs.replace(result.fields["timings"], missing=missing)
 
     async def _time_again(self, target: Target, opened: _Usable, built: Built, seed: int, result: Outcome) -> None:
@@ -340,10 +341,10 @@ class WorkerEvaluator:
             raise Ended(Verdict.INFRA, str(busy)) from None
         result.fields |= conclude_(reply, noise)
 
-    async def _compile(self, target: Target, opened: _Usable, result: Outcome) -> bool:
-        """Have the compiled original in the runner, checked by the judge; whether it has just come there."""
+    async def _compile(self, target: Target, opened: _Usable, result: Outcome) -> str:
+        """Have the compiled original in the runner, checked by the judge, if it lacks; why that failed just now."""
         if not self._compiled.lacking(target, self._runner.pid):
-            return False
+            return ""
         sets = [s for s in (*standard(1, self._seed)[:1], *fresh(1, self._seed)) if s.kind in opened.kinds]
         limit_s = _OPEN_S - _GRACE_S
 
@@ -380,10 +381,19 @@ class WorkerEvaluator:
         """A stage in the runner, which holds the target; `asked` adds fields that depend on the runner that lives."""
         begun = time.monotonic()
         async with self._running:
-            # whether a new runner comes up has nothing to do with the candidate
-            await self._ready_runner(target)
-            result.waited_s += time.monotonic() - begun
-            return await self._run_now(op, target, built, sets, path, limit_s, doing, **fields, **asked())
+            for again in (False, True):
+                # whether a new runner comes up has nothing to do with the candidate
+                await self._ready_runner(target)
+                if not again:
+                    result.waited_s += time.monotonic() - begun
+                try:
+                    return await self._run_now(op, target, built, sets, path, limit_s, doing, **fields, **asked())
+                except WorkerDied as error:
+                    # the system's memory killer and people end processes, too: only who dies twice did it himself
+                    if again or error.over_limit:
+                        reason = f"The process ended while it was {doing}: {error.what}"
+                        raise Ended(Verdict.CRASHED, reason, error.log) from None
+            raise AssertionError("the second try returns or raises")
 
     @contextlib.asynccontextmanager
     async def _turn(self, result: Outcome, *, timing: bool = False) -> AsyncIterator[None]:
@@ -397,6 +407,7 @@ class WorkerEvaluator:
         self, op: str, target: Target, built: Built, sets: list[InputSet], path: Path, limit_s: float, doing: str,
         **fields: Any,
     ) -> dict[str, Any]:  # fmt: skip
+        """One request. Raises `Ended` for what the candidate did, WorkerDied where the process went."""
         message = self._fields(target) | {
             "built": msgspec.to_builtins(built), "sets": msgspec.to_builtins(sets), "path": str(path),
             "limit_s": limit_s,
@@ -406,9 +417,9 @@ class WorkerEvaluator:
         try:
             reply = await self._ask_runner(op, limit_s + grace, **message)
         except WorkerDied as error:
-            if error.timed_out:
-                raise Ended(Verdict.TIMED_OUT, no_end(doing, limit_s), error.log) from None
-            raise Ended(Verdict.CRASHED, f"The process ended while it was {doing}: {error.what}", error.log) from None
+            if not error.timed_out:
+                raise
+            raise Ended(Verdict.TIMED_OUT, no_end(doing, limit_s), error.log) from None
         if "timed_out" in reply:
             raise Ended(Verdict.TIMED_OUT, no_end(doing, limit_s))
         if "fault" in reply:

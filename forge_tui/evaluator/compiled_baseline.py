@@ -13,6 +13,7 @@ from forge_tui.core.records import Device, Target
 from forge_tui.processes.child import WorkerProcess
 
 _COMPILE_S = 300.0
+_FAULTS = 3
 #: why there are no samples of it
 UNASKED = "asked only where a candidate is faster than eager"
 UNWANTED = "switched off"
@@ -35,6 +36,8 @@ class CompiledBaseline:
         self._wanted = wanted
         self._worker = WorkerProcess("forge_tui.evaluator.compiled", log_dir / "compile.log", args=settings)
         self._failures: dict[str, str] = {}
+        self._faults: dict[str, int] = {}
+        """By target, how often it failed through something that may pass."""
         self._held: dict[str, int] = {}
         """Targets by the process id of the runner that has it."""
 
@@ -52,17 +55,24 @@ class CompiledBaseline:
 
     async def ensure(
         self, target: Target, fields: dict[str, Any], make: Callable[..., Awaitable[str]], pid: Callable[[], int]
-    ) -> bool:
-        """Have it in the runner, through `make`; False with the reason kept where that fails."""
+    ) -> str:
+        """Have it in the runner, through `make`. Why that failed, or nothing.
+
+        What the original itself does not allow is kept; a process that ended or a full disk is tried `_FAULTS` times.
+        """
         try:
             failure = await self._ensure(target, fields, make)
+            passing = False
         except ForgeError as error:
-            failure = str(error)
-        if failure:
-            self._failures[target.id] = failure.rstrip(".")
-            return False
-        self._held[target.id] = pid()
-        return True
+            failure, passing = str(error), True
+        failure = failure.rstrip(".")
+        if not failure:
+            self._held[target.id] = pid()
+            return ""
+        self._faults[target.id] = self._faults.get(target.id, 0) + 1
+        if not passing or self._faults[target.id] >= _FAULTS:
+            self._failures[target.id] = failure
+        return failure
 
     async def _ensure(self, target: Target, fields: dict[str, Any], make: Callable[..., Awaitable[str]]) -> str:
         if self._device.kind == "cuda":

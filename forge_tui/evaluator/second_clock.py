@@ -144,13 +144,16 @@ def busy_us(seen: Sequence[Seen]) -> float:
 
 
 def between_marks(seen: Sequence[Seen]) -> list[Seen] | None:
-    """What was seen but the two marks; None where they were not both seen."""
-    marks = [item for item in seen if all(part in item.name for part in _MARK)]
+    """What ran between the two marks; None where they were not both seen.
+
+    The tracer may hand over work of before its window: nothing that began before the first mark belongs to the calls,
+    for the device was idle then. Work that goes on behind the second one does.
+    """
+    marks = sorted((item for item in seen if all(part in item.name for part in _MARK)), key=lambda s: s.start)
     if len(marks) < 2:
         return None
-    ordered = sorted(marks, key=lambda s: s.start)
-    ends = (ordered[0], ordered[-1])
-    return [item for item in seen if item not in ends]
+    first, last = marks[-2:]
+    return [item for item in seen if item.start >= first.start and item not in (first, last)]
 
 
 def _round(side: Side, buffers: Sequence[list[Tensor]], calls: int, device: torch.device) -> tuple[float, float]:

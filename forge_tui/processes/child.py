@@ -135,8 +135,9 @@ class WorkerProcess:
                 code = await self._ended()
                 number = -code if code < 0 else None
                 name = f"signal {signal.Signals(number).name}" if number else f"exit code {code}"
-                what = self._watch.excess or f"The worker ended with {name}."
-                raise WorkerDied(what, signal=number, log=self.log_tail())
+                excess = self._watch.excess
+                what = excess or f"The worker ended with {name}."
+                raise WorkerDied(what, signal=number, over_limit=bool(excess), log=self.log_tail())
             reply = json.loads(answer)
             if "error" in reply:
                 failure = reply["error"]

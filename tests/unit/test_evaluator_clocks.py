@@ -7,6 +7,7 @@ import asyncio
 import pytest
 from targets_fixture import cpu_device, cuda_device, softmax_target
 
+from forge_tui.core.errors import WorkerDied
 from forge_tui.core.paths import Workspace
 from forge_tui.core.records import Launch, LaunchPlan, Verdict
 from forge_tui.core.timings import Noise
@@ -125,9 +126,11 @@ def compiled(tmp_path, device, wanted=True):
     made = CompiledBaseline(device, "hash", 2, Workspace(tmp_path), (), tmp_path, wanted=wanted)
     asked: list[dict] = []
 
-    def ensure(answer: str, pid: int) -> bool:
+    def ensure(answer: str | Exception, pid: int) -> str:
         async def make(**fields):
             asked.append(fields)
+            if isinstance(answer, Exception):
+                raise answer
             return answer
 
         return asyncio.run(made.ensure(softmax_target(), {}, make, lambda: pid))
@@ -144,10 +147,10 @@ def test_a_compiled_original_is_of_one_runner(tmp_path):
         made._path(target).write_bytes(b"package")
         assert made.missing(target, 5) == {"compile": UNASKED}
         assert made.lacking(target, 5)
-        assert ensure("", 5)
+        assert ensure("", 5) == ""
         assert made.missing(target, 5) == {}
         assert made.lacking(target, 6)
-        assert ensure("", 6)
+        assert ensure("", 6) == ""
         assert len(asked) == 2
         assert all(("package" in fields) is (device.kind == "cpu") for fields in asked)
 
@@ -155,8 +158,24 @@ def test_a_compiled_original_is_of_one_runner(tmp_path):
 def test_a_fault_in_compiling_is_kept_and_not_repeated(tmp_path):
     """The reason stands in every result from then on."""
     made, ensure, asked = compiled(tmp_path, cuda_device())
-    assert not ensure("it gives other results: On fresh inputs: out0 is off.", 5)
+    assert ensure("it gives other results: On fresh inputs: out0 is off.", 5)
     assert made.missing(softmax_target(), 5) == {"compile": "it gives other results: On fresh inputs: out0 is off"}
     assert not made.lacking(softmax_target(), 5)
     assert len(asked) == 1
     assert compiled(tmp_path, cuda_device(), wanted=False)[0].missing(softmax_target(), 5) == {"compile": UNWANTED}
+
+
+def test_a_process_that_ended_is_asked_again_before_it_is_given_up(tmp_path):
+    """What may pass is tried three times; a success in between makes it a baseline."""
+    target, died = softmax_target(), WorkerDied("The worker ended with signal SIGKILL.")
+    made, ensure, asked = compiled(tmp_path, cuda_device())
+    for _ in range(2):
+        assert ensure(died, 5) == "The worker ended with signal SIGKILL"
+        assert made.lacking(target, 5)
+    assert ensure("", 5) == ""
+    assert made.missing(target, 5) == {}
+    made, ensure, asked = compiled(tmp_path, cuda_device())
+    for _ in range(3):
+        ensure(died, 5)
+    assert made.missing(target, 5) == {"compile": "The worker ended with signal SIGKILL"}
+    assert len(asked) == 3

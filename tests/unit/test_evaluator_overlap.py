@@ -140,13 +140,16 @@ async def test_the_next_one_runs_while_the_judge_compares(gpu):
 
 
 async def test_a_crash_between_the_stages_of_another_is_its_own(gpu):
-    """The second candidate takes the runner down; the first goes on in a new one, which is told its target again."""
+    """The second candidate takes the runner down twice; the first goes on in a new one, which is told its target."""
     first, second = gpu.start("a"), gpu.start("b")
     await gpu.open()
-    gpu.runner.faults["runner verify 2"] = WorkerDied("The worker ended with signal SIGKILL.", signal=9)
+    for number in (2, 3):
+        gpu.runner.faults[f"runner verify {number}"] = WorkerDied("The worker ended with signal SIGKILL.", signal=9)
     await gpu.open("runner verify 1", "judge compare 1")
     happened = await gpu.open("runner verify 2")
-    assert happened[:4] == ["-runner verify 2", "+runner open 2", "-runner open 2", "+runner time 1"]
+    assert happened == ["-runner verify 2", "+runner open 2", "-runner open 2", "+runner verify 3"]
+    happened = await gpu.open("runner verify 3")
+    assert happened[:4] == ["-runner verify 3", "+runner open 3", "-runner open 3", "+runner time 1"]
     assert (await second).verdict is Verdict.CRASHED
     await gpu.open("runner time 1", "judge compare 2")
     assert (await first).verdict is Verdict.FASTER
