@@ -42,8 +42,8 @@ def one(module, *shapes):
 
 
 def softmax(device="cpu"):
-    """Gemma-like attention scores; on the CPU 256 rows."""
-    shape = (1, 16, 2048, 2048) if device.startswith("cuda") else (1, 4, 64, 192)
+    """Gemma-like attention scores of 1,024 tokens; on the CPU 256 rows."""
+    shape = (1, 16, 1024, 1024) if device.startswith("cuda") else (1, 4, 64, 192)
     return one(nn.Sequential(Softmax()), shape)
 
 
