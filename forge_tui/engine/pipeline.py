@@ -15,7 +15,7 @@ from forge_tui.core.records import Built, CompileFailure, Device, Evaluation, La
 from forge_tui.processes.quiet import Quiet
 
 #: on a GPU the next candidate is run while the judge compares what this one gave
-_EVALUATING = {"cpu": 1, "cuda": 2}
+EVALUATING = {"cpu": 1, "cuda": 2}
 
 
 def candidate_key(source: str, tunables: dict[str, int]) -> str:
@@ -41,7 +41,7 @@ def compiles_ahead(device: Device) -> int:
 
 def steps_at_once(device: Device) -> int:
     """Candidates that keep the device at work while the next ones compile; more would be written on old news."""
-    return _EVALUATING[device.kind] + min(2, compiles_ahead(device))
+    return EVALUATING[device.kind] + min(2, compiles_ahead(device))
 
 
 class Pipeline:
@@ -52,7 +52,7 @@ class Pipeline:
 
     def __init__(self, compiler: Compiler, evaluator: Evaluator, quiet: Quiet, device: Device) -> None:
         self._ahead = asyncio.Semaphore(compiles_ahead(device))
-        self._evaluating = asyncio.Semaphore(_EVALUATING[device.kind])
+        self._evaluating = asyncio.Semaphore(EVALUATING[device.kind])
         self._compiler = compiler
         self._evaluator = evaluator
         self._quiet = quiet

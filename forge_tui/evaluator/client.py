@@ -314,6 +314,16 @@ class WorkerEvaluator:
             return {"compiled": not missing, "no_graph": sorted(opened.no_graph)}
 
         async def once() -> dict[str, Any]:
+            reply = await in_runner()
+            if reply.get("misnamed"):
+                await self.renew()
+                reply = await in_runner()
+            opened.no_graph.update(reply.get("no_graph", ()))
+            if reply.get("retire"):
+                await self.renew()
+            return reply
+
+        async def in_runner() -> dict[str, Any]:
             with self._file("time") as path:
                 reply = await self._run_alone(
                     "time", target, built, sets, path, limit_s, result, "timed", asked,
@@ -322,9 +332,6 @@ class WorkerEvaluator:
                 runs = [{"which": k["which"], "slot": k["slot"], "poison": 0xFF, "condition": "in a timed call"}
                         for k in reply["kept"]]  # fmt: skip
                 await self._judged(target, path, runs, result)
-            opened.no_graph.update(reply.get("no_graph", ()))
-            if reply.get("retire"):
-                await self.renew()
             return reply
 
         def conclude_(reply: dict[str, Any], noise: Noise | None) -> dict[str, Any]:

@@ -33,6 +33,8 @@ from forge_tui.processes.wire import fds_from_argv, serve
 
 Reply = dict[str, Any]
 _EAGER_CALLS = 9
+#: modules that stay loaded, of some hundred kilobytes each
+_MOST_TRACED = 200
 #: a GPU's clocks take long to rise
 _CUDA_WARM_UP_S = 1.0
 
@@ -51,6 +53,8 @@ class Runner:
         self._compiled: dict[str, compiled.Call] = {}
         """The originals compiled by torch, by target."""
         self._confined: list[Path] = []
+        self._traced: list[Kernel] = []
+        """Kernels that the tracer saw: they stay loaded, or it would give their names to those that come after them."""
 
     # ---- requests
 
@@ -156,7 +160,14 @@ class Runner:
             reply = {"samples": samples, "kept": kept, "inner": found.inner, "settled": found.settled}
             if self._where.type == "cuda" and stats.verdict(stats.summarise(found.pairs)) is not Verdict.SLOWER:
                 graphs = frozenset(sides) - frozenset(message["no_graph"])
-                reply |= self._more_clocks(sides, samples, timer.buffers, clock, kernel.plan, graphs)
+                self._traced.append(kernel)
+                try:
+                    reply |= self._more_clocks(sides, samples, timer.buffers, clock, kernel.plan, graphs)
+                except second_clock.Misnamed:
+                    if len(self._traced) == 1:
+                        raise
+                    # perhaps those of an earlier kernel: a process without a past will tell
+                    reply["misnamed"] = True
             return reply
 
         return self._candidate(message, opened, stage, warm=(list(baselines.values()), sets[0]))
@@ -176,7 +187,7 @@ class Runner:
             "second": second,
             "costs": {name: {"call_us": c.call_us, "device_us": c.device_us} for name, c in found.items()},
             # what a failed capture leaves behind is nobody's business
-            "no_graph": failed, "retire": bool(failed),
+            "no_graph": failed, "retire": bool(failed) or len(self._traced) >= _MOST_TRACED,
         }  # fmt: skip
 
     # ---- containment
@@ -209,7 +220,7 @@ class Runner:
                     before.check()
                 return reply
             finally:
-                if not cpu:
+                if not cpu and kernel not in self._traced:
                     _close(kernel)
 
         return self._contained(lambda: _faults_as_replies(work), message["limit_s"])

@@ -37,6 +37,7 @@ from forge_tui.contract import directives, header, pragmas
 from forge_tui.contract.source import read
 from forge_tui.core.paths import Workspace
 from forge_tui.core.records import Built, Device, Target
+from forge_tui.engine.pipeline import EVALUATING
 from forge_tui.evaluator.client import WorkerEvaluator
 from forge_tui.launch.kernel import allocate_outputs
 from forge_tui.models import capture
@@ -182,11 +183,15 @@ async def sustain(room: Room, names: Sequence[str], count: int) -> None:
     verdicts: dict[str, int] = {}
     spent = [0.0, 0.0, 0.0]
 
+    # as many at once as a search gives to the device
+    evaluating = asyncio.Semaphore(EVALUATING[room.device.kind])
+
     async def one(number: int, name: str, setting: dict[str, int]) -> None:
         async with room.ahead:
             built = await room.compiler.build(opened[name], room.source(name), setting)
         assert isinstance(built, Built), (name, setting, built)
-        result = await room.evaluator.evaluate(opened[name], built, number)
+        async with evaluating:
+            result = await room.evaluator.evaluate(opened[name], built, number)
         verdicts[result.verdict.value] = verdicts.get(result.verdict.value, 0) + 1
         for at, seconds in enumerate((built.compile_s, result.verify_s or 0.0, result.timing_s or 0.0)):
             spent[at] += seconds

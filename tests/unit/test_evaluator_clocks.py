@@ -68,6 +68,24 @@ def test_a_trace_counts_only_between_its_marks():
     assert second_clock.between_marks([marks[0], *HONEST]) is None
 
 
+def test_a_trace_holds_nothing_of_before_its_marks():
+    """Marks and work that an earlier trace left over are not of these calls; work behind the second mark is."""
+    marks = [Seen(MARK, -5, -1), Seen(MARK, 10**6, 10**6 + 1)]
+    stale = [Seen(MARK, -900, -890), Seen("rows", -800, -700), Seen(MARK, -600, -590)]
+    behind = Seen("late", 10**6 + 5, 10**6 + 9)
+    assert second_clock.between_marks([*stale, *marks, *HONEST, behind]) == [*HONEST, behind]
+
+
+def test_names_of_an_earlier_kernel_are_told_from_other_work():
+    """As often as planned under another name is all but the name; once more, or less, is not."""
+    other = [Seen(item.name.replace("partial", "rows"), item.start, item.end) for item in HONEST]
+    assert "ran rows, which is not one of its kernels" in second_clock.odd(PLAN, 3, other, 1000.0)
+    assert second_clock.only_names(PLAN, 3, other)
+    assert not second_clock.only_names(PLAN, 3, HONEST)
+    assert not second_clock.only_names(PLAN, 3, [*other, Seen("rows", 5, 6)])
+    assert not second_clock.only_names(PLAN, 3, [*HONEST, Seen("rows", 5, 6)])
+
+
 def test_the_clock_on_the_wall_finds_work_that_the_events_miss():
     """Both sides pay for launching; what one takes beyond that was hidden. One slow round is no proof."""
     eager = [(240.0, 200.0), (300.0, 200.0)]

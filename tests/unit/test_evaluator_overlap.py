@@ -198,6 +198,19 @@ async def test_where_the_compiled_original_decides_nothing_is_concluded_without_
     assert (found.verdict, found.baseline_us) == (Verdict.FASTER, 2.0)
 
 
+async def test_a_name_that_another_kernel_had_is_asked_for_in_a_new_process(gpu):
+    """The tracer may give a kernel the name of an unloaded one; the timing of a fresh runner is what counts."""
+    gpu.runner.replies["runner time 1"] = ANSWERS["time"] | {"misnamed": True}
+    for stage in ("verify", "time"):
+        await gpu.open(*(f"runner {stage} {i}" for i in range(9)))
+    await gpu.open(*(f"judge compare {i}" for i in range(9)))
+    found = await gpu.start("a")
+    assert found.verdict is Verdict.FASTER
+    assert gpu.runner.stops == 1
+    entries = [name for name in gpu.log if name.startswith("+runner")]
+    assert entries[-3:] == ["+runner time 1", "+runner open 2", "+runner time 2"]
+
+
 async def test_waiting_for_another_is_no_time_of_its_own(gpu):
     """The seconds of the stages leave out what the other candidate had the device for."""
     first, second = gpu.start("a"), gpu.start("b")
