@@ -59,6 +59,22 @@ def build(
     return _take_apart(spec, name, returned)
 
 
+#: a model of at most so many modules without children is one operator, to be replaced as a whole; others are networks
+_OPERATOR_LEAVES = 8
+
+
+class Held(nn.Module):
+    """Calls the one module in it, so that a model that is a single operator is a callable like any other."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The model's own result."""
+        return self.model(*args, **kwargs)
+
+
 def _kernelbench(
     spec: ModelSpec, source: types.ModuleType, cls: type[nn.Module], name: str, device: torch.device,
     dtype: torch.dtype | None, *, with_inputs: bool,
@@ -75,8 +91,11 @@ def _kernelbench(
             args, kwargs = list(init[0]), dict(init[1])
         else:
             args = list(init)
-    module = run(spec, f"{name}()", lambda: cls(*args, **kwargs))
-    return module, (Phase(args=_inputs(spec, source, device, dtype)),) if with_inputs else ()
+    made = run(spec, f"{name}()", lambda: cls(*args, **kwargs))
+    if sum(not any(part.children()) for part in made.modules()) <= _OPERATOR_LEAVES:
+        # the tree's root bears the model's name
+        made = type(name, (Held,), {"__module__": cls.__module__})(made)
+    return made, (Phase(args=_inputs(spec, source, device, dtype)),) if with_inputs else ()
 
 
 def _inputs(

@@ -93,11 +93,11 @@ def test_kernelbench_forms():
     plain = load_model(parse_model(str(FIXTURES / "kernelbench_plain.py")), "cpu")
     x, power = plain.phases[0].args
     assert power == 1.5
-    want = torch.nn.functional.softplus(plain.module.linear(x)) * 1.5
+    want = torch.nn.functional.softplus(plain.module.model.linear(x)) * 1.5
     assert torch.equal(plain.run(), want)
     assert plain.run().shape == (4, 8)
     keywords = load_model(parse_model(str(FIXTURES / "kernelbench_keywords.py")), "cpu")
-    assert keywords.module.norm.eps == 1e-3
+    assert keywords.module.model.norm.eps == 1e-3
     assert keywords.run().shape == (3, 24)
 
 
