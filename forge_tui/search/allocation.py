@@ -51,8 +51,14 @@ class Outlook:
         self._beatable = 1.0
         if tree.target.bound == "compute" and not (tree.champion and self._best >= config.compute_near):
             self._beatable = config.compute_win_chance
-        self.rank = max(self.gain(horizon, config.rank_decay) / horizon for horizon in HORIZONS)
+        self._rank: float | None = None
+
+    @property
+    def rank(self) -> float:
         """Expected saving per attempt, share of the model's time."""
+        if self._rank is None:
+            self._rank = max(self.gain(horizon, self._config.rank_decay) / horizon for horizon in HORIZONS)
+        return self._rank
 
     @property
     def open_share(self) -> float:
@@ -62,14 +68,14 @@ class Outlook:
     def gain(self, horizon: int, decay: float) -> float:
         """Expected saving of so many more attempts, share of the model's time."""
         chance = min(1.0, self._chance * (1 + self.fruitless / self._config.decay_scale) ** -decay)
+        odds = _poisson(horizon * chance)
         now, total = saved_at(self._best), 0.0
         for shortfall, weight in SHORTFALL:
             room = self._ceiling - shortfall - self._best
             if room <= 0:
                 continue
-            for hits, odds in _poisson(horizon * chance):
-                then = self._best + room * (1 - math.exp(-hits * self._size / room))
-                total += weight * odds * (now - saved_at(then))
+            step = self._size / room
+            total += weight * sum(p * (now - saved_at(self._best - room * math.expm1(-hits * step))) for hits, p in odds)
         return self._share * self._beatable * total
 
     def closed(self) -> str:

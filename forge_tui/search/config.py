@@ -24,6 +24,8 @@ class SearchConfig(Record, frozen=True, kw_only=True):
     """Bonus of a node with few attempts: `explore / sqrt(1 + attempts)`. Flat between 0.2 and 0.5."""
     explore_roots: float = 0.20
     """The same for a new draft beside the first one."""
+    lone_root_spread: float = 0.20
+    """How far drafts are assumed to lie apart while there is only one right one."""
     max_children: int = 8
     """Right children of one node."""
     freeze_after: int = 4

@@ -34,7 +34,7 @@ def newroot_score(tree: TargetTree, config: SearchConfig) -> float:
     values = [chain.value for chain in tree.roots]
     mean = math.fsum(values) / len(values)
     if len(values) == 1:
-        spread = 0.20
+        spread = config.lone_root_spread
     else:
         spread = max(0.10, math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1)))
     return mean + spread + 2 * config.explore_roots / math.sqrt(1 + tree.root_attempts)
@@ -125,7 +125,8 @@ def repair_pays(tree: TargetTree, failed: Node, proposer: str, known: Experience
 def tune_step(tree: TargetTree, config: SearchConfig) -> tuple[int, dict[str, int]] | None:
     """The next setting to try, with the node it starts from; None where every near kernel is swept.
 
-    Coordinate descent: the values of one tunable after another, each from the best setting so far.
+    Coordinate descent: one tunable after another, each from the best setting so far; the values next to it first, the
+    others once no next one is left.
     """
     if tree.champion is None:
         return None
@@ -164,7 +165,15 @@ def _next_setting(tree: TargetTree, chain: Chain) -> dict[str, int] | None:
         moved = _changed(current, defaults | tree.node(best.parent).tunables)
         start = names.index(moved) if moved in names else 0
     order = {name: (i - start) % len(names) for i, name in enumerate(names)}
-    for setting in sorted(around, key=lambda s: order[_changed(s, current)]):
+    scales = {name: sorted(values) for name, values in declared.items()}
+
+    def rank(setting: dict[str, int]) -> tuple[bool, int]:
+        name = _changed(setting, current)
+        scale = scales[name]
+        far = abs(scale.index(setting[name]) - scale.index(current[name])) > 1
+        return far, order[name]
+
+    for setting in sorted(around, key=rank):
         if setting not in tried:
             return setting
     return None
