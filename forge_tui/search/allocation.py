@@ -27,6 +27,15 @@ def ceiling(target: Target, baseline_us: float | None) -> float:
     return max(0.0, math.log(reference / max(floor, reference * 1e-3)))
 
 
+def bonus_scale(target: Target, config: SearchConfig, value: float) -> float:
+    """What the bonuses of the descent are multiplied with: what a first kernel of this value leaves to gain, damped.
+
+    Where little can be gained, a bonus as wide as the whole range would only make the search wander.
+    """
+    room = min(config.most_room, max(config.least_room, ceiling(target, None) - value))
+    return room**config.room_power
+
+
 def saved_at(value: float) -> float:
     """Part of the target's time that remains with a kernel of this value; slower ones are not deployed."""
     return math.exp(-max(0.0, value))
@@ -49,8 +58,13 @@ class Outlook:
         self._chance = (weight * config.prior_chance + len(sizes)) / (weight + tree.attempts)
         self._size = (weight * config.prior_size + math.fsum(sizes)) / (weight + len(sizes))
         self._beatable = 1.0
+        self.doubtful = False
+        """Whether it is mostly a vendor library's, with no kernel near it yet."""
         if tree.target.bound == "compute" and not (tree.champion and self._best >= config.compute_near):
-            self._beatable = config.compute_win_chance
+            self._beatable, self.doubtful = config.compute_win_chance, True
+        self._parked = (
+            self.doubtful and tree.attempts - tree.tunes >= config.park_after and self._best < config.park_below
+        )
         self._rank: float | None = None
 
     @property
@@ -85,6 +99,9 @@ class Outlook:
             return "near the floor of this device"
         if self.open_share < config.min_gain:
             return f"less than {config.min_gain:.1%} of the model's time left to gain"
+        if self._parked:
+            slower = math.exp(-config.park_below)
+            return f"{config.park_after} attempts and still {slower:.0f} times slower than the library's"
         rate = max(self.gain(horizon, config.stop_decay) / horizon for horizon in HORIZONS)
         if self._attempts >= config.stop_after and rate * config.stop_horizon < config.min_gain:
             return f"expected gain below {config.min_gain:.1%} of the model's time"

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 
 from forge_tui.core.ports import Task
 from forge_tui.core.records import Device, Edge, Evaluation, Node, Target, Verdict
 from forge_tui.search import policy
-from forge_tui.search.allocation import Outlook
+from forge_tui.search.allocation import Outlook, bonus_scale
 from forge_tui.search.config import Drop, SearchConfig, Step, Stop
 from forge_tui.search.experience import TEMPLATES, Experience
 from forge_tui.search.tree import GENERATION, NodeStats, TargetTree
@@ -33,7 +34,7 @@ class Search:
 
     def __init__(self, config: SearchConfig, targets: Sequence[Target]) -> None:
         self.config = config
-        self._trees = {t.id: TargetTree(t, config.explore) for t in targets}
+        self._trees = {t.id: TargetTree(t, config.explore, partial(bonus_scale, t, config)) for t in targets}
         self._owner: dict[int, TargetTree] = {}
         self._experience = Experience()
         self._outlooks: dict[str, tuple[int, Outlook]] = {}
@@ -195,7 +196,8 @@ class Search:
         first.sort(key=lambda tree: (tree.attempts, -self._outlook(tree).open_share, tree.target.id))
         done = sum(tree.attempts for tree in self._trees.values())
         if not first and ready and done % config.explore_every == config.explore_every - 1:
-            first = [min(ready, key=lambda tree: (tree.attempts, tree.target.id))]
+            # the forgotten ones, those that could well be won before those that hardly can
+            first = [min(ready, key=lambda tree: (self._outlook(tree).doubtful, tree.attempts, tree.target.id))]
         return first + [tree for tree in ready if tree not in first]
 
     # ---- one target

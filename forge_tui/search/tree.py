@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from forge_tui.core.records import Edge, Evaluation, Node, Record, Target, Verdict
 from forge_tui.search.config import Drop, Step
 
+#: values are summed as integers of this fineness
+UNIT = 10**9
 #: edges on which somebody wrote a new kernel; repairs and settings are not attempts of their parent
 GENERATION = (Edge.DRAFT, Edge.IMPROVE, Edge.START)
 
@@ -71,7 +74,8 @@ class Chain:
 class TargetTree:
     """Nodes of one target."""
 
-    def __init__(self, target: Target, explore: float) -> None:
+    def __init__(self, target: Target, explore: float, room: Callable[[float], float] | None = None) -> None:
+        """`room` scales the bonus of few attempts by the value of the oldest right draft; 1 without it."""
         self.target = target
         self.version = 0
         """Changes whenever the tree does, running steps included."""
@@ -80,6 +84,10 @@ class TargetTree:
         self.roots: list[Chain] = []
         self.chains: dict[int, Chain] = {}
         """By every member's id."""
+        self.ranked_roots: list[tuple[float, int, Chain]] = []
+        """(-down, head, chain), the most promising first."""
+        self.root_sums = (0, 0)
+        """Sums of the drafts' values and of their squares, in `UNIT`s: exact, whatever the order."""
         self.root_attempts = 0
         self.reserved: list[Step] = []
         self.flying: set[int] = set()
@@ -99,7 +107,11 @@ class TargetTree:
         self.ids: list[int] = []
         """Every node that counts, ascending."""
         self._explore = explore
+        self._room = room
+        self.scale = 1.0
+        """What bonuses are multiplied with: a function of the oldest right draft's own value."""
         self._nodes: dict[int, Node] = {}
+        self._in_order: list[Node] = []
         self._values: dict[int, float] = {}
         self._records: list[tuple[int, float]] = []
         self._fast: tuple[float, int] | None = None
@@ -119,7 +131,7 @@ class TargetTree:
     def nodes(self) -> tuple[Node, ...]:
         """Every node that counts, oldest first."""
         if self._tuple[0] != self.content:
-            self._tuple = (self.content, tuple(self._nodes[i] for i in self.ids))
+            self._tuple = (self.content, tuple(self._in_order))
         return self._tuple[1]
 
     def value(self, node_id: int) -> float | None:
@@ -237,7 +249,9 @@ class TargetTree:
         """A node is in flight."""
         self._changed()
         self._nodes[node.id] = node
-        insort(self.ids, node.id)
+        place = bisect_left(self.ids, node.id)
+        self.ids.insert(place, node.id)
+        self._in_order.insert(place, node)
         self.flying.add(node.id)
         self._count(node, 1)
 
@@ -250,10 +264,12 @@ class TargetTree:
         node = self._nodes[node_id]
         if evaluation.verdict is Verdict.INFRA:
             self._count(node, -1)
-            self.ids.remove(node_id)
+            place = bisect_left(self.ids, node_id)
+            del self.ids[place], self._in_order[place]
             del self._nodes[node_id]
             return None
         node = self._nodes[node_id] = _with(node, evaluation)
+        self._in_order[bisect_left(self.ids, node_id)] = node
         chain = self.chains.get(node.parent) if node.parent is not None else None
         if node.edge is Edge.TUNE and chain is not None:
             chain.tuning -= 1
@@ -322,7 +338,18 @@ class TargetTree:
             chain = chain.parent
 
     def _weigh(self, chain: Chain) -> None:
-        chain.down = chain.below + self._explore / math.sqrt(1 + chain.size)
+        before = (-chain.down, chain.head)
+        chain.down = chain.below + self._explore * self.scale / math.sqrt(1 + chain.size)
+        if chain.parent is None and before != (-chain.down, chain.head):
+            place = bisect_left(self.ranked_roots, before, key=_rank)
+            if place < len(self.ranked_roots) and self.ranked_roots[place][2] is chain:
+                del self.ranked_roots[place]
+                insort(self.ranked_roots, (-chain.down, chain.head, chain), key=_rank)
+
+    def _count_root(self, value: float, sign: int) -> None:
+        exact = round(value * UNIT)
+        total, squares = self.root_sums
+        self.root_sums = total + sign * exact, squares + sign * exact * exact
 
     def _right_node(self, node: Node, evaluation: Evaluation, value: float, chain: Chain | None) -> None:
         self._values[node.id] = value
@@ -337,6 +364,9 @@ class TargetTree:
         if node.edge is Edge.TUNE and chain is not None:
             if (value, -node.id) > (chain.value, -chain.best):
                 listed = self.unlist(chain)
+                if chain.parent is None:
+                    self._count_root(chain.value, -1)
+                    self._count_root(value, 1)
                 chain.value, chain.best = value, node.id
                 if listed:
                     insort(self.heads, (-value, chain.head, chain))
@@ -348,6 +378,13 @@ class TargetTree:
             if "@tune" in node.source:
                 insort(self.heads, (-value, chain.head, chain))
             insort(self.roots if above is None else above.children, chain, key=_head)
+            if above is None:
+                self._count_root(value, 1)
+                insort(self.ranked_roots, (-chain.down, chain.head, chain), key=_rank)
+                if self._room is not None and chain is self.roots[0]:
+                    self.scale = self._room(value)
+                    for known in self.chains.values():
+                        self._weigh(known)
         if self.champion is None or (chain.value, -chain.best) > (self.champion.value, -self.champion.best):
             self.champion = chain
         above = chain
@@ -365,6 +402,10 @@ class TargetTree:
         while end < len(self._records) and self._records[end][1] <= value:
             end += 1
         self._records[place:end] = [(node_id, value)]
+
+
+def _rank(entry: tuple[float, int, Chain]) -> tuple[float, int]:
+    return entry[:2]
 
 
 def _head(chain: Chain) -> int:

@@ -45,15 +45,16 @@ class Recorder:
 
     def __init__(self, space: Space) -> None:
         self._space = space
-        self._value = -math.inf
+        self.measured = -math.inf
+        """Value of the chosen kernel as measured; minus infinity while there is none."""
         self.now = space.start
         self.curve = Curve()
 
     def see(self, node: Node, evaluation: Evaluation, *, call: bool) -> None:
         """A verdict; settings tried after a call still belong to it."""
         measured = measured_value(evaluation)
-        if measured is not None and measured > self._value:
-            self._value, self.now = measured, self._space.truth(node)
+        if measured is not None and measured > self.measured:
+            self.measured, self.now = measured, self._space.truth(node)
         self.curve.by_evaluation.append(self.now)
         if call:
             self.curve.by_call.append(self.now)

@@ -6,13 +6,16 @@ A recorded landscape takes part by offering the same six names; nothing else in 
 from __future__ import annotations
 
 import math
+import random
 from functools import cached_property
 from typing import Protocol
+
+import msgspec
 
 from forge_tui.core.ports import Task
 from forge_tui.core.records import Evaluation, Node, Proposal, Target
 from forge_tui.search import simulate
-from forge_tui.search.landscape import Kind, Landscape
+from forge_tui.search.landscape import Design, Kind, Landscape
 
 KINDS: tuple[Kind, ...] = ("elementwise", "reduction", "pooling", "vendor", "fused")
 
@@ -59,7 +62,11 @@ class _Remembered(Landscape):
         super().__init__(seed, kind)
         self._known: dict[object, float] = {}
 
-    def value(self, design):
+    def raise_ceiling(self, ceiling: float) -> None:
+        """Make the best designs reach so far."""
+        self._room = ceiling - self._start
+
+    def value(self, design: Design) -> float:
         """See `Landscape.value`."""
         found = self._known.get(design)
         if found is None:
@@ -70,12 +77,23 @@ class _Remembered(Landscape):
 class Generated:
     """A made-up operator: `kind` and `seed` say which."""
 
-    def __init__(self, kind: Kind, seed: int, *, noise: float = 0.015) -> None:
+    def __init__(
+        self, kind: Kind, seed: int, *, noise: float = 0.015, share: float = 0.3, slack: float = 0.0,
+        beatable: float = 0.0,
+    ) -> None:  # fmt: skip
+        """`slack` lowers the floor that the search is told; `beatable` is the part of beatable vendor operators."""
         self.kind, self.noise = kind, noise
         self.name = f"{kind}-{seed}"
         self.land = _Remembered(seed, kind)
         self.start = self.land.start
-        self.target = simulate.target(self.name, floor_us=100 * math.exp(-self.land.ceiling))
+        rng = random.Random(f"floor {self.name}")
+        # the floor that a roofline names lies some way below what kernels reach; a vendor's library is near its own
+        above = rng.uniform(0.0, 0.3)
+        if kind == "vendor" and rng.random() < beatable:
+            self.land.raise_ceiling(above)
+        floor_us = 100 * math.exp(-max(self.land.ceiling, 0.0) - above - slack)
+        target = simulate.target(self.name, floor_us=floor_us, share=share)
+        self.target = msgspec.structs.replace(target, bound="compute" if kind == "vendor" else "memory")
 
     @cached_property
     def best_known(self) -> float:
