@@ -33,7 +33,7 @@ def bonus_scale(target: Target, config: SearchConfig, value: float) -> float:
     Where little can be gained, a bonus as wide as the whole range would only make the search wander.
     """
     room = min(config.most_room, max(config.least_room, ceiling(target, None) - value))
-    return room**config.room_power
+    return math.pow(room, config.room_power)
 
 
 def saved_at(value: float) -> float:

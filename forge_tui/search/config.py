@@ -80,9 +80,9 @@ class SearchConfig(Record, frozen=True, kw_only=True):
     """Exponent of that fall when targets are ranked: quick to move on."""
     stop_decay: float = 0.5
     """Exponent of that fall when a target is given up: slow to despair."""
-    stop_horizon: int = 3
+    stop_horizon: int = 4
     """Attempts over which a target must be expected to gain `min_gain`, or it is given up."""
-    stop_after: int = 8
+    stop_after: int = 5
     """Attempts that every worthwhile target gets before it is given up."""
     compute_win_chance: float = 0.15
     """Chance that a compute-bound target, mostly a vendor library's, can be beaten; 1 once a right kernel came near."""

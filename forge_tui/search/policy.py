@@ -33,10 +33,10 @@ def newroot_score(tree: TargetTree, config: SearchConfig) -> float:
     count, (total, squares) = len(tree.roots), tree.root_sums
     mean = total / count / UNIT
     if count == 1:
-        spread = config.lone_root_spread
+        spread = config.lone_root_spread * tree.scale
     else:
         # integers of any size: no rounding before the division
-        spread = max(0.10, math.sqrt((count * squares - total * total) / (count * (count - 1))) / UNIT)
+        spread = max(0.10 * tree.scale, math.sqrt((count * squares - total * total) / (count * (count - 1))) / UNIT)
     return mean + spread + 2 * config.explore_roots * tree.scale / math.sqrt(1 + tree.root_attempts)
 
 

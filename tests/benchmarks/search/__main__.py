@@ -36,6 +36,11 @@ def _together(found: Sequence[dict[str, models.Gains]]) -> dict[str, list[models
     return {name: [one[name] for one in found] for name in found[0]}
 
 
+def models_of(pairs: int) -> list[tuple[str, int]]:
+    """The models of a run: a twentieth of the pairs per profile."""
+    return [(profile, 2 * i + 1) for i in range(max(1, pairs // 20)) for profile in models.PROFILES]
+
+
 def run(pairs: int, *, workers: int | None = None, say: bool = True) -> list[report.Promise]:
     """Everything on odd seeds; returns the promises."""
     out = print if say else (lambda *_args, **_kwargs: None)
@@ -43,7 +48,7 @@ def run(pairs: int, *, workers: int | None = None, say: bool = True) -> list[rep
     outcomes = runs.spread(runs.on_generated, generated(pairs, odd=True), workers=workers)
     out(*report.tables(outcomes, list(policies.ROWS.values())), sep="\n")
     promises = report.operator_promises(outcomes)
-    jobs = [(profile, 2 * i + 1) for i in range(max(1, pairs // 20)) for profile in models.PROFILES]
+    jobs = models_of(pairs)
     for sweep, beatable, title in (
         (True, False, "Settings swept; vendors' operators are never beatable."),
         (False, False, "Without settings."),
@@ -54,7 +59,7 @@ def run(pairs: int, *, workers: int | None = None, say: bool = True) -> list[rep
         out(*report.model_table(together, jobs, text), sep="\n")
         if sweep and not beatable:
             promises += report.model_promises(together, jobs)
-    costs = [steps.measure(shape, sweep=sweep) for shape in steps.SHAPES for sweep in (True, False)]
+    costs = [steps.measure(shape, sweep=sweep, nodes=steps.NODES) for shape in steps.SHAPES for sweep in (True, False)]
     out(f"\nA tree of {steps.NODES:,} nodes:")
     for cost in costs:
         out(f"  {cost.shape}, {'settings' if cost.sweep else 'descents'}: {cost.median_ms:.2f} ms a step "

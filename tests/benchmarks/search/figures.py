@@ -12,6 +12,11 @@ def mean(values: Sequence[float]) -> float:
     return math.fsum(values) / len(values) if values else math.nan
 
 
+def ratio(part: float, whole: float) -> float:
+    """How many times as much; 1 where both are nothing."""
+    return part / whole if whole else math.inf if part else 1.0
+
+
 def regret(curve: Sequence[float], best: float) -> list[float]:
     """What is missing to the best known value after each call."""
     return [best - value for value in curve]

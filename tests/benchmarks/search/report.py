@@ -13,6 +13,7 @@ from .figures import (
     mean,
     mean_curve,
     median_censored,
+    ratio,
     regret,
     share_of_best,
 )
@@ -145,9 +146,9 @@ def operator_promises(outcomes: Sequence[Outcome]) -> list[Promise]:
         less = 1 - calls.at(ours, end) / calls.at(name, end)
         found.append(Promise(f"regret after {end} calls at least 35% below the {name}'s", f"{less:.0%}", less >= 0.35))
     for name in (policies.HALVING, policies.METR):
-        ratio = calls.at(ours, end) / calls.at(name, end)
-        found.append(Promise(f"not more than 5% worse than {name} after {end} calls", f"{ratio - 1:+.1%}",
-                             ratio <= 1.05))  # fmt: skip
+        times = ratio(calls.at(ours, end), calls.at(name, end))
+        found.append(Promise(f"not more than 5% worse than {name} after {end} calls", f"{times - 1:+.1%}",
+                             times <= 1.05))  # fmt: skip
         delta, low, high = calls.difference(ours, name, mean)
         found.append(Promise(f"less mean regret over calls 1 to {end} than {name}",
                              f"{delta:+.3f} [{low:+.3f}, {high:+.3f}]", delta < 0))  # fmt: skip
@@ -166,7 +167,7 @@ def model_table(found: dict[str, list[models.Gains]], jobs: Sequence[tuple[str, 
         parts = [
             "/".join(f"{100 * mean([g.at(b) for g, job in zip(gains, jobs, strict=True) if job[0] == p]):.1f}"
                      for b in (40, 150))
-            for p in models.PROFILES
+            for p in dict.fromkeys(profile for profile, _ in jobs)
         ]  # fmt: skip
         lines.append(f"{name:44}" + "".join(f"{100 * c:7.2f}%" for c in cells) + "   " + "  ".join(parts))
     return lines
@@ -176,20 +177,20 @@ def model_promises(found: dict[str, list[models.Gains]], jobs: Sequence[tuple[st
     """What must hold of the split of calls between operators and of the stop rule."""
     ours = mean([g.at(40) for g in found[policies.OURS]])
     equal = mean([g.at(40) for g in found["equal shares"]])
-    promises = [Promise("whole-model gain at 40 calls at least 1.8 times that of equal shares", f"{ours / equal:.2f}",
+    promises = [Promise("whole-model gain at 40 calls at least 1.8 times that of equal shares", f"{ratio(ours, equal):.2f}",
                         ours >= 1.8 * equal)]  # fmt: skip
     for name in models.RULES:
         if name != "equal shares":
             other = mean([g.at(40) for g in found[name]])
             text = f"more whole-model gain at 40 calls than {name}"
-            promises.append(Promise(text, f"{ours / other:.2f} times", ours > other))
+            promises.append(Promise(text, f"{ratio(ours, other):.2f} times", ours > other))
     full, stopped = found[models.FULL_RUN], found[models.STOPPED]
     saved = 1 - mean([len(g.after) for g in stopped]) / models.FULL
-    kept = mean([g.at(models.FULL) for g in stopped]) / mean([g.at(models.FULL) for g in full])
+    kept = ratio(mean([g.at(models.FULL) for g in stopped]), mean([g.at(models.FULL) for g in full]))
     by_profile = {
-        p: mean([g.at(models.FULL) for g, job in zip(stopped, jobs, strict=True) if job[0] == p])
-        / mean([g.at(models.FULL) for g, job in zip(full, jobs, strict=True) if job[0] == p])
-        for p in models.PROFILES
+        p: ratio(*(mean([g.at(models.FULL) for g, job in zip(gains, jobs, strict=True) if job[0] == p])
+                   for gains in (stopped, full)))
+        for p in dict.fromkeys(profile for profile, _ in jobs)
     }
     worst = min(by_profile, key=lambda p: by_profile[p])
     promises.append(Promise("the stop rule saves at least 25% of the calls", f"{saved:.0%}", saved >= 0.25))

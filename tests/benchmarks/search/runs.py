@@ -17,15 +17,11 @@ Out = TypeVar("Out")
 
 def spread(work: Callable[[In], Out], jobs: Sequence[In], *, workers: int | None = None) -> list[Out]:
     """The results in order of the jobs; one process with `workers` 1."""
-    workers = min(workers or os.process_cpu_count() if hasattr(os, "process_cpu_count") else _cores(), len(jobs))
+    workers = min(workers or len(os.sched_getaffinity(0)), len(jobs))
     if workers <= 1:
         return [work(job) for job in jobs]
     with multiprocessing.get_context("fork").Pool(workers) as pool:
         return pool.map(work, jobs, chunksize=max(1, min(8, len(jobs) // (4 * workers))))
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0))
 
 
 class Outcome:

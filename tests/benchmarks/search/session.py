@@ -10,6 +10,8 @@ import hashlib
 import math
 from dataclasses import dataclass, field
 
+import msgspec
+
 from forge_tui.core.ports import Task
 from forge_tui.core.records import Edge, Evaluation, Node, Proposal
 from forge_tui.search import policy, simulate
@@ -118,17 +120,16 @@ class Session:
         self, proposal: Proposal, edge: Edge, parent: Kernel | None, failed: Kernel | None, *, call: bool
     ) -> Kernel:
         assert proposal.source is not None
-        fields = dict(
+        node = Node(
             id=len(self._nodes), target_id=self.space.target.id, parent=parent.node.id if parent else None, edge=edge,
             proposer=self._author.name, source=proposal.source, language="cpp", family=proposal.family,
             tunables=proposal.tunables, repairs=failed.node.id if failed else None,
         )  # fmt: skip
-        node = Node(**fields)
         evaluation = self._judge.judge(node, self.space.target.time_us)
         if self._tree is not None:
             self._tree.add(node)
             self._tree.settle(node.id, evaluation)
-        node = Node(**fields, evaluation=evaluation)
+        node = msgspec.structs.replace(node, evaluation=evaluation)
         self._nodes.append(node)
         self.recorder.see(node, evaluation, call=call)
         made = Kernel(node, parent, measured_value(evaluation))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from .session import Kernel, Session
 
@@ -65,7 +66,7 @@ def ab_mcts_a(
         made = session.attempt(path[-1].kernel, repairs)
         score = 0.0 if made.value is None else min(1.0, max(0.0, (made.value - low) / (high - low)))
         path[-1].widen.add(score)
-        for above, below in zip(path, path[1:], strict=False):
+        for above, below in pairwise(path):
             above.deepen.add(score)
             below.own.add(score)
         if made.value is not None:
@@ -88,7 +89,7 @@ class _Visited:
     """Children, failed ones included: they use up widening slots, too."""
 
 
-def published_uct(  # noqa: PLR0913 - its constants
+def published_uct(
     session: Session, *, time_ms: float = 0.05, log: bool = False, c: float = 1.0, wide: float = 0.5,
     narrow: float = 0.3, anneal: int = 1000, stagnation: int = 10, repairs: int = 3, updates: int = 2,
 ) -> None:  # fmt: skip
