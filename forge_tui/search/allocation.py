@@ -89,7 +89,8 @@ class Outlook:
             if room <= 0:
                 continue
             step = self._size / room
-            total += weight * sum(p * (now - saved_at(self._best - room * math.expm1(-hits * step))) for hits, p in odds)
+            for hits, chance_of in odds:
+                total += weight * chance_of * (now - saved_at(self._best - room * math.expm1(-hits * step)))
         return self._share * self._beatable * total
 
     def closed(self) -> str:

@@ -177,8 +177,10 @@ def model_promises(found: dict[str, list[models.Gains]], jobs: Sequence[tuple[st
     """What must hold of the split of calls between operators and of the stop rule."""
     ours = mean([g.at(40) for g in found[policies.OURS]])
     equal = mean([g.at(40) for g in found["equal shares"]])
-    promises = [Promise("whole-model gain at 40 calls at least 1.8 times that of equal shares", f"{ratio(ours, equal):.2f}",
-                        ours >= 1.8 * equal)]  # fmt: skip
+    promises = [
+        Promise("whole-model gain at 40 calls at least 1.8 times that of equal shares", f"{ratio(ours, equal):.2f}",
+                ours >= 1.8 * equal)
+    ]  # fmt: skip
     for name in models.RULES:
         if name != "equal shares":
             other = mean([g.at(40) for g in found[name]])

@@ -21,7 +21,7 @@ from forge_tui.search.tree import TargetTree
 from .spaces import Space
 
 
-class OutOfCalls(Exception):  # noqa: N818 - the normal end of a policy
+class OutOfCalls(Exception):
     """The budget is used up."""
 
 
