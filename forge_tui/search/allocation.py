@@ -47,7 +47,7 @@ class Outlook:
     def __init__(self, tree: TargetTree, config: SearchConfig) -> None:
         sizes, self.fruitless = tree.improvements(config.improvement)
         self._config = config
-        self._attempts = tree.attempts
+        self._attempts = tree.tries
         self._share = tree.target.share
         self._best = tree.champion.value if tree.champion is not None else UNKNOWN_START
         self._ceiling = ceiling(tree.target, tree.baseline_us)
@@ -55,7 +55,7 @@ class Outlook:
             # a floor that was beaten is none, as where everything stays in a cache
             self._ceiling = self._best + config.prior_size
         weight = config.prior_weight
-        self._chance = (weight * config.prior_chance + len(sizes)) / (weight + tree.attempts)
+        self._chance = (weight * config.prior_chance + len(sizes)) / (weight + tree.tries)
         self._size = (weight * config.prior_size + math.fsum(sizes)) / (weight + len(sizes))
         self._beatable = 1.0
         self.doubtful = False
@@ -63,7 +63,7 @@ class Outlook:
         if tree.target.bound == "compute" and not (tree.champion and self._best >= config.compute_near):
             self._beatable, self.doubtful = config.compute_win_chance, True
         self._parked = (
-            self.doubtful and tree.attempts - tree.tunes >= config.park_after and self._best < config.park_below
+            self.doubtful and tree.tries >= config.park_after and self._best < config.park_below
         )
         self._rank: float | None = None
 

@@ -76,11 +76,11 @@ class SearchConfig(Record, frozen=True, kw_only=True):
     """How many attempts the two priors are worth."""
     decay_scale: float = 8.0
     """Fruitless attempts over which the chance of an improvement falls."""
-    rank_decay: float = 1.5
-    """Exponent of that fall when targets are ranked: quick to move on."""
-    stop_decay: float = 0.5
-    """Exponent of that fall when a target is given up: slow to despair."""
-    stop_horizon: int = 4
+    rank_decay: float = 1.0
+    """Exponent of that fall when targets are ranked."""
+    stop_decay: float = 0.9
+    """Exponent of that fall when a target is given up."""
+    stop_horizon: int = 3
     """Attempts over which a target must be expected to gain `min_gain`, or it is given up."""
     stop_after: int = 5
     """Attempts that every worthwhile target gets before it is given up."""

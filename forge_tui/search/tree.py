@@ -149,6 +149,11 @@ class TargetTree:
         return self.begun + len(self.drops)
 
     @property
+    def tries(self) -> int:
+        """Attempts without the settings, which cost no reply."""
+        return self.attempts - self.tunes
+
+    @property
     def in_flight(self) -> int:
         """Steps whose end is not known."""
         return len(self.flying) + len(self.reserved)
@@ -173,7 +178,7 @@ class TargetTree:
         return tuple(line)
 
     def improvements(self, margin: float) -> tuple[list[float], int]:
-        """Sizes of the improvements in order of ids, and the attempts since the last one."""
+        """Sizes of the improvements in order of ids, and the attempts since the last one: new kernels, nothing else."""
         sizes: list[float] = []
         champion: float | None = None
         last = -1
@@ -186,8 +191,8 @@ class TargetTree:
                 # what lies below 1x saves nothing by itself, but it is the way up
                 sizes.append(value - champion)
                 champion, last = value, node_id
-        since = len(self.ids) - bisect_right(self.ids, last) + sum(1 for d in self.drops if d.after >= last)
-        return sizes, since + len(self.reserved)
+        since = self.newer_attempts(last) + sum(1 for d in self.drops if d.after >= last and d.step.edge in GENERATION)
+        return sizes, since + sum(1 for step in self.reserved if step.edge in GENERATION)
 
     def repair_depth(self, failed: int) -> int:
         """Which repair in a row the next one of this failure would be, from 1."""

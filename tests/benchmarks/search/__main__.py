@@ -52,7 +52,7 @@ def run(pairs: int, *, workers: int | None = None, say: bool = True) -> list[rep
     for sweep, beatable, title in (
         (True, False, "Settings swept; vendors' operators are never beatable."),
         (False, False, "Without settings."),
-        (True, True, "Settings swept; one vendor operator in ten is beatable up to its floor."),
+        (True, True, "Settings swept; one vendor operator in four has a weak library and can be beaten."),
     ):
         together = _together(runs.spread(partial(_models, sweep=sweep, beatable=beatable), jobs, workers=workers))
         text = f"\nShare of the model's time saved after so many calls, {len(jobs)} models of eight operators. {title}"
