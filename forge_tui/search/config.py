@@ -78,7 +78,7 @@ class SearchConfig(Record, frozen=True, kw_only=True):
     """Fruitless attempts over which the chance of an improvement falls."""
     rank_decay: float = 1.0
     """Exponent of that fall when targets are ranked."""
-    stop_decay: float = 0.9
+    stop_decay: float = 0.8
     """Exponent of that fall when a target is given up."""
     stop_horizon: int = 3
     """Attempts over which a target must be expected to gain `min_gain`, or it is given up."""
