@@ -86,7 +86,18 @@ def read(source: str, tunables: Mapping[str, int]) -> tuple[Design, str, int]:
 
 
 class SimulatedProposer:
-    """Writes designs the way a model writes kernels: mostly small changes, partly informed, often broken."""
+    """Writes designs the way a model writes kernels: mostly small changes, partly informed, often broken.
+
+    A draft fails with 0.48 to 0.63 by kind of operator, a change with 0.22 to 0.37 and more by how hard what it
+    changes is; harder changes gain more. Failures are 45% compile errors, 33% wrong results, 14% crashes, 8% timeouts;
+    a first repair works with 0.72, 0.50, 0.45, 0.30, each further one with 0.8 of that. 6% of the replies repeat their
+    parent, 12% of the changes undo an earlier one, what was tried from the same kernel is chosen at a quarter of its
+    weight, knobs move by one with 0.3.
+
+    These are assumptions, placed by what was published: 58% of o3's single replies right and 16 to 27% of the
+    failures mended a round (CudaForge), 32% compile failures (OpenEvolve's Metal run), 22% of the rounds without a
+    valid kernel (AccelOpt on H100). Repairs are on the hopeful side of that.
+    """
 
     def __init__(self, landscapes: Mapping[str, Landscape], name: str = "simulated", *, skill: float = 1.0,
                  cost_usd: float = 0.0) -> None:  # fmt: skip

@@ -68,6 +68,7 @@ def run(pairs: int, *, workers: int | None = None, say: bool = True) -> list[rep
     out("\nPromises")
     for promise in promises:
         out(f"  {'PASS' if promise.kept else 'FAIL'}  {promise.text}: {promise.found}")
+    out(report.stated(outcomes))
     out(f"{policies.EFFORT_TEXT}\n{time.perf_counter() - began:.0f} s")
     return promises
 

@@ -159,6 +159,16 @@ def operator_promises(outcomes: Sequence[Outcome]) -> list[Promise]:
     return found
 
 
+def stated(outcomes: Sequence[Outcome]) -> str:
+    """What is not promised but should be known."""
+    calls, end = Regrets(outcomes), policies.CALLS
+    name = policies.UCT[max(policies.UCT_TIMES_MS)]
+    caught = catch_up(calls.means[policies.OURS], calls.at(name, end))
+    less = 1 - ratio(calls.at(policies.OURS, end), calls.at(name, end))
+    return (f"Not promised: the {name} a call, where its score does follow speed, is caught up with at call {caught}; "
+            f"{less:.0%} less regret after {end} calls.")  # fmt: skip
+
+
 def model_table(found: dict[str, list[models.Gains]], jobs: Sequence[tuple[str, int]], title: str) -> list[str]:
     """Gains of whole models, as lines."""
     lines = [title, f"{'':44}" + "".join(f"{b:>8}" for b in models.BUDGETS) + "   at 40 and 150, by profile"]

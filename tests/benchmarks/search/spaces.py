@@ -81,8 +81,11 @@ class Generated:
         self, kind: Kind, seed: int, *, noise: float = 0.015, share: float = 0.3, slack: float = 0.0,
         beatable: float = 0.0,
     ) -> None:  # fmt: skip
-        """`slack` lowers the floor that the search is told; `beatable` is the part of vendor operators
-        whose library is weak: a plain kernel starts at 0.6 of its speed and good ones beat it."""
+        """A made-up operator.
+
+        `slack` lowers the floor that the search is told; `beatable` is the part of vendors' operators whose library
+        is weak: a plain kernel starts at 0.6 of its speed, and good ones beat it.
+        """
         self.kind, self.noise = kind, noise
         self.name = f"{kind}-{seed}"
         self.land = _Remembered(seed, kind)
