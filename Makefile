@@ -50,7 +50,7 @@ timer: $(STAMP)
 	$(BIN)/python tests/benchmarks/aa_timing.py --device $(or $(DEVICE),cpu)
 
 bench-search: $(STAMP)
-	cd tests && ../$(BIN)/python -m benchmarks.search --pairs $(or $(PAIRS),1000)
+	cd tests && $(abspath $(BIN))/python -m benchmarks.search --pairs $(or $(PAIRS),1000)
 
 clean:
 	rm -rf $(VENV) .forge .pytest_cache .mypy_cache .ruff_cache .hypothesis

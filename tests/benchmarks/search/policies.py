@@ -25,7 +25,8 @@ CALLS = 50
 EFFORT_TEXT = (
     "Settings tried on even seeds: 12 for each tuned policy, ours included (4 where there is only one setting of 4\n"
     "values; none for the published UCT, whose constants are what is compared with). The shape of ours was worked out\n"
-    "beforehand on even seeds with some 40 variants, and its split between operators with some 20."
+    "beforehand on even seeds with some 40 variants, its split between operators with\n"
+    "some 20, its stop rule with some 25."
 )
 
 
