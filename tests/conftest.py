@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import tempfile
 from pathlib import Path
 
@@ -10,6 +11,9 @@ import pytest
 # a developer's own settings must not change what the tests see
 for name in ("FORGE_TUI_ASCII", "FORGE_TUI_DEBUG", "NO_COLOR", "COLORTERM"):
     os.environ.pop(name, None)
+# a shell that runs the tests in the background has SIGINT ignored, in all that they start as well
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 # what is known of this machine is a developer's own, too
 os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="forge-tui-tests-")
 

@@ -76,6 +76,7 @@ class ProfileSort(StrEnum):
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="file.py, file.py:factory, example:NAME, hf:FOLDER or "
                                       "hf:org/name")]  # fmt: skip
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N")]
+RunDevice = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N, or sim:FILE, a recorded landscape")]
 Workspace = Annotated[str | None, typer.Option(metavar="DIR", help="Folder of sessions; by default .forge/ beside the "
                                                "model file, else here")]  # fmt: skip
 Threads = Annotated[int, typer.Option(min=0, help="CPU threads for PyTorch and kernels; 0 is all")]
@@ -137,8 +138,10 @@ def screen(
 
 @app.command()
 def run(
-    model: Model,
-    device: Device = "auto",
+    model: Annotated[str | None, typer.Argument(
+        metavar="MODEL", help="file.py, file.py:factory, example:NAME, hf:FOLDER or hf:org/name; none with "
+        "--device sim:FILE")] = None,
+    device: RunDevice = "auto",
     workspace: Workspace = None,
     models: Annotated[list[str] | None, typer.Option(
         "--model", metavar="NAME", help="An LLM that writes kernels, by its LiteLLM name; may be repeated")] = None,
@@ -146,7 +149,15 @@ def run(
     under: Annotated[str, typer.Option(help="How the model will run: eager")] = "eager",
     evaluations: Annotated[int, typer.Option(min=1, help="Most candidates to evaluate")] = 60,
     minutes: Annotated[float, typer.Option(min=0, callback=_number, help="Most minutes to search")] = 60.0,
-    usd: Annotated[float | None, typer.Option(min=0, callback=_number, help="Most dollars to pay for LLMs")] = None,
+    usd: Annotated[float | None, typer.Option(
+        min=0, callback=_number, help="Most dollars to spend on LLMs and, with --gpu-rate, on the machine")] = None,
+    gpu_rate: Annotated[float, typer.Option(
+        min=0, callback=_number, metavar="USD", help="What an hour of this machine costs, in dollars")] = 0.0,
+    worth: Annotated[float, typer.Option(
+        min=0.01, callback=_number, metavar="USD",
+        help="What 1% of the model's time is worth: the search ends where the next dollar buys less")] = 5.0,
+    transfer: Annotated[bool, typer.Option(
+        help="Try kernels of earlier sessions here, and of the same callable at other sizes")] = True,
     targets: Annotated[int, typer.Option(min=1, help="Most targets to search")] = 12,
     target: Annotated[list[str] | None, typer.Option(
         "--target", metavar="NAME", help="Search only this target; may be repeated")] = None,
@@ -167,6 +178,8 @@ def run(
     capture_gb: CaptureGb = 2.0,
     api_base: Annotated[str | None, typer.Option(metavar="URL", help="Endpoint of the LLMs")] = None,
     compile_baseline: Annotated[bool, typer.Option(help="Measure torch.compile beside eager")] = True,
+    pace: Annotated[float, typer.Option(
+        min=0, callback=_number, help="On sim:FILE, seconds that a recorded second takes; 0 does not wait")] = 0.0,
     headless: Headless = False,
     detach: Detach = False,
     as_json: Json = False,
@@ -183,9 +196,11 @@ def run(
         )  # fmt: skip
         return command.run(
             model=model, device=device, workspace=workspace, models=models or [], templates=templates, under=under,
-            evaluations=evaluations, minutes=minutes, usd=usd, targets=targets, target_names=target or [],
-            start=start or [], seed=seed, threads=threads, request=request, capture_gb=capture_gb,
-            api_base=api_base, compile_baseline=compile_baseline, headless=headless, as_json=as_json, detach=detach,
+            evaluations=evaluations, minutes=minutes, usd=usd, gpu_rate=gpu_rate, worth=worth,
+            transfer=transfer, targets=targets, target_names=target or [], start=start or [], seed=seed,
+            threads=threads, request=request, capture_gb=capture_gb, api_base=api_base,
+            compile_baseline=compile_baseline, pace=pace, headless=headless, as_json=as_json,
+            detach=detach,
         )  # fmt: skip
 
     return call
@@ -318,6 +333,53 @@ def profile(
             measured=command.Measured(fresh=fresh, baselines=baselines, what_if=what_if, top=top, allow_tf32=tf32),
             shown=command.Shown(form="json" if as_json else "csv" if as_csv else "table", choice=choice,
                                 ranked=sort is not None, trace=trace),
+        )  # fmt: skip
+
+    return call
+
+
+@app.command()
+def record(
+    model: Model,
+    output_file: Annotated[Path, typer.Option("--output", metavar="FILE", help="The landscape; what is there is gone "
+                                              "on with")],
+    target: Annotated[list[str] | None, typer.Option(
+        "--target", metavar="NAME", help="Record this target; may be repeated")] = None,
+    device: Device = "auto",
+    workspace: Workspace = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Most new points")] = None,
+    minutes: Annotated[float, typer.Option(min=0, callback=_number, help="Most minutes")] = 1e6,
+    threads: Threads = 0,
+    seed: Seed = 0,
+    dtype: Dtype = None,
+    inputs: Inputs = None,
+    vary: Vary = None,
+    phase: Phases = None,
+    dynamic: Dynamic = None,
+    batch: Batch = None,
+    length: Length = None,
+    layers: Layers = None,
+    attention: Attention = None,
+    trust_remote_code: RemoteCode = False,
+    capture_gb: CaptureGb = 2.0,
+    as_json: Json = False,
+) -> Call:  # fmt: skip
+    """Record a landscape for `run --device sim:FILE`: every kernel that the templates write, verified and timed.
+
+    Without --target it is the target with most headroom that a template fits.
+    """
+
+    def call() -> int:
+        from forge_tui.cli.commands import record as command
+        from forge_tui.models.spec import ModelRequest
+
+        request = ModelRequest(
+            dtype=dtype, inputs=inputs, vary=vary, phases=tuple(phase or ()), dynamic=tuple(dynamic or ()),
+            batch=batch, length=length, layers=layers, attention=attention, remote_code=trust_remote_code,
+        )  # fmt: skip
+        return command.record(
+            model=model, output_file=output_file, targets=target or [], device=device, workspace=workspace, limit=limit,
+            minutes=minutes, threads=threads, seed=seed, request=request, capture_gb=capture_gb, as_json=as_json,
         )  # fmt: skip
 
     return call

@@ -95,7 +95,9 @@ def as_text(found: Profile, model: str, width: int = 0, choice: Choice | None = 
     ]
     if not found.targets:
         optional[1] = None
-        parts.append("There is no target that a kernel could replace.")
+        whole = "What the model's forward does itself is none: move it to a module or a function that it calls."
+        said = f"There is no target that a kernel could replace. {whole}"
+        parts.append("\n".join(textwrap.wrap(said, width) if width else [said]))
     parts[1:1] = [_render(optional[0], width)] if optional[0] else []
     parts += [_render(table, width) for table in optional[1:] if table]
     return "\n\n".join(parts)
@@ -111,6 +113,9 @@ def _head(found: Profile, model: str, width: int) -> str:
     facts.append(f"{times(found.overhead)} the time while profiled")
     facts.append(f"two passes agree on {percent(found.agreement).replace('.0%', '%')} of the longest callables")
     lines.append("; ".join(facts))
+    if found.disturbed:
+        lines.append(f"Times are too long: other processes used {found.others:.1f} of {count(device.cores, 'core')} "
+                     "meanwhile. --fresh measures again.")  # fmt: skip
     return "\n".join(part for line in lines for part in (textwrap.wrap(line, width) if width else [line]))
 
 

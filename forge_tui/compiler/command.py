@@ -91,6 +91,10 @@ def nvrtc_compile(nvrtc: Nvrtc, arch: str, tunables: Mapping[str, int]) -> list[
     ]  # fmt: skip
 
 
+#: no limit of address space
+UNLIMITED = -1
+
+
 def limited(argv: list[str], *, memory_bytes: int, file_bytes: int, cpu_s: int, confinement: str = "") -> list[str]:
     """A command under limits of address space, file size and processor time, and confined (see `limit.py`)."""
     script = [sys.executable, "-I", str(LIMIT_SCRIPT)]

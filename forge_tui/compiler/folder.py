@@ -2,44 +2,30 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import os
-import shutil
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from forge_tui.processes import folders
+
 _PREFIX = "forge-build-"
-_UNNAMED = "forge-new-"
 
 
 @asynccontextmanager
 async def private_folder() -> AsyncIterator[Path]:
-    """A folder that only this user can read. A lock on it says that its owner lives."""
-    made = Path(tempfile.mkdtemp(prefix=_UNNAMED))
-    descriptor = os.open(made, os.O_RDONLY | os.O_CLOEXEC)
-    folder = made
+    """A folder that only this user can read.
+
+    Raises:
+        OSError: there is no room for it.
+    """
+    own = folders.OwnFolder(_PREFIX, Path(tempfile.gettempdir()))
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        # it gets the name that the sweep looks for when it is locked already
-        folder = made.rename(made.with_name(_PREFIX + made.name.removeprefix(_UNNAMED)))
-        yield folder
+        yield own.path
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        os.close(descriptor)
+        own.close()
 
 
 def sweep() -> None:
     """Remove this user's folders whose owners no longer live."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        with contextlib.suppress(OSError):
-            if folder.is_symlink() or folder.stat().st_uid != os.getuid():
-                continue
-            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(folder, ignore_errors=True)
-            finally:
-                os.close(descriptor)
+    folders.sweep(_PREFIX, Path(tempfile.gettempdir()))

@@ -48,7 +48,8 @@ def main(argv: list[str]) -> None:
         except OSError as error:
             sys.stderr.write(f"{argv[5]}: not confined: {error.strerror}\n")
             sys.exit(NOT_CONFINED)
-    _lower(resource.RLIMIT_AS, memory)
+    if memory >= 0:
+        _lower(resource.RLIMIT_AS, memory)
     _lower(resource.RLIMIT_FSIZE, file_size)
     # a compiler whose engine was killed must not run on for ever
     _lower(resource.RLIMIT_CPU, cpu)

@@ -7,23 +7,27 @@ deployed stays the file that was verified.
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
 
 from forge_tui.compiler import command, diagnostics, subprocesses
+from forge_tui.compiler.folder import private_folder
+from forge_tui.compiler.isolated import Confinement, confinement
 from forge_tui.compiler.toolchain import Gxx, find_gxx
 from forge_tui.contract import directives, facts, header, pragmas
 from forge_tui.contract.source import read
 from forge_tui.core.errors import EnvironmentFault
 from forge_tui.core.records import ITEMSIZE, Device, LaunchPlan, Target, TensorSpec
-from forge_tui.processes.command import run
+from forge_tui.processes import isolation
+from forge_tui.processes.command import Finished, run_in
+from forge_tui.processes.environment import clean_environment
 
 PROGRAM = "sanitised"
 _MAIN = "main.cpp"
 _TIMEOUT_S = 120.0
 _MEMORY = 8 * 2**30
+_FILE_BYTES = 1 << 20
 #: integers that wrap are left out: the very file that was verified is deployed, so they wrap there as they did; and the
 #: sizes of objects, about which AddressSanitizer knows and says more
 _CHECKS = "address,undefined", "-fno-sanitize=signed-integer-overflow,shift,vptr,object-size"
@@ -60,23 +64,38 @@ async def why_not() -> str:
         gxx = find_gxx()
     except EnvironmentFault as error:
         return error.what
-    with tempfile.TemporaryDirectory(prefix="forge-build-") as name:
-        folder = Path(name)
+    async with private_folder() as folder:
         (folder / _MAIN).write_text(_PROBE)
         failure = await _compile(gxx, folder, [_MAIN], [])
         if failure:
             return failure
-        done = await run([str(folder / PROGRAM)], timeout_s=20.0, cwd=folder)
+        done = await run_confined([str(folder / PROGRAM)], folder, {}, 20.0)
         if "heap-buffer-overflow" not in done.stderr:
             return "AddressSanitizer does not work here: it missed a read out of bounds."
     return ""
 
 
+async def run_confined(argv: list[str], folder: Path, env: dict[str, str], timeout_s: float) -> Finished:
+    """Run the program in its folder, confined as compilers are; of memory the sanitizer reserves more than there is.
+
+    Raises:
+        OSError: no process can be started.
+    """
+    # the sanitizer looks at its own mappings, OpenMP at the cores
+    read_paths = (*isolation.SYSTEM, str(folder), "/proc/self", "/sys/devices/system/cpu")
+    rules, wrapped = Confinement(isolation.detect(), read_paths).wrap(argv, folder)
+    limited = command.limited(
+        wrapped, memory_bytes=command.UNLIMITED, file_bytes=_FILE_BYTES, cpu_s=int(timeout_s) * 64, confinement=rules
+    )
+    return await run_in(clean_environment(env), limited, timeout_s=timeout_s, cwd=folder)
+
+
 async def _compile(gxx: Gxx, folder: Path, sources: list[str], own: list[str]) -> str:
     started = time.monotonic()
     done = await subprocesses.run(
-        [gxx.path, *_OWN_FLAGS, *own, *sources, "-o", PROGRAM], folder, timeout_s=_TIMEOUT_S, memory_bytes=_MEMORY
-    )
+        [gxx.path, *_OWN_FLAGS, *own, *sources, "-o", PROGRAM], folder, timeout_s=_TIMEOUT_S, memory_bytes=_MEMORY,
+        confined=await confinement(gxx, ""),
+    )  # fmt: skip
     if done.timed_out:
         return f"The build for AddressSanitizer did not end within {time.monotonic() - started:.0f} s."
     if done.code or not (folder / PROGRAM).is_file():

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import os
-import signal
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from forge_tui.compiler import command
 from forge_tui.compiler.toolchain import build_environment
+from forge_tui.processes.command import run_in
 
 #: a template error can print gigabytes; what is beyond is read and thrown away
 MAX_OUTPUT_BYTES = 256 * 1024
@@ -49,28 +46,7 @@ async def run(
     limited = command.limited(
         wrapped, memory_bytes=memory_bytes, file_bytes=MAX_FILE_BYTES, cpu_s=int(timeout_s) + 10, confinement=rules
     )
-    process = await asyncio.create_subprocess_exec(
-        *limited, cwd=folder, env=build_environment(str(folder)), stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT, start_new_session=True,
-    )  # fmt: skip
-    output = bytearray()
-    timed_out = False
-    try:
-        async with asyncio.timeout(timeout_s):
-            await _read(process, output, keep_bytes)
-            await process.wait()
-    except TimeoutError:
-        timed_out = True
-    finally:
-        # the group may outlive its leader, so it is killed in every case
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-        await process.wait()
-    assert process.returncode is not None
-    return Finished(process.returncode, output.decode(errors="replace"), timed_out)
-
-
-async def _read(process: asyncio.subprocess.Process, output: bytearray, keep_bytes: int) -> None:
-    assert process.stdout is not None
-    while chunk := await process.stdout.read(65536):
-        output += chunk[: max(0, keep_bytes - len(output))]
+    done = await run_in(
+        build_environment(str(folder)), limited, timeout_s=timeout_s, cwd=folder, keep_bytes=keep_bytes, together=True
+    )
+    return Finished(done.code, done.stdout, done.timed_out)

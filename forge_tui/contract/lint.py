@@ -70,14 +70,18 @@ def _check_hash_line(line: HashLine, language: Language) -> None:
     macro = re.match(r"\S*\s*(?:define|undef)\s+(\w+)", line.text)
     if macro and (macro[1] in _FIXED_WORDS or _COMPILER_WORD.match(macro[1])):
         raise _refuse(line.line, f"a macro called `{macro[1]}`", "that word has a meaning of its own")
-    pragma = _PRAGMA_REFUSED.match(line.text)
-    if pragma:
-        raise _refuse(line.line, f"`#pragma {pragma[1]}`", "it changes what names mean")
+    _check_pragma(line.text, line.line)
     if name == "include":
         match = _INCLUDE.fullmatch(line.text)
         if match is None:
             raise _refuse(line.line, "an include that is not written out as <name> or \"name\"", "it cannot be checked")
         _check_header(match[1] or match[2], line.line, language)
+
+
+def _check_pragma(text: str, line: int) -> None:
+    pragma = _PRAGMA_REFUSED.match(text)
+    if pragma:
+        raise _refuse(line, f"`#pragma {pragma[1]}`", "it changes what names mean")
 
 
 def _check_header(header: str, line: int, language: Language) -> None:
@@ -106,6 +110,8 @@ def _check_tokens(tokens: tuple[Token, ...], language: Language) -> None:
             continue  # checked as a whole line
         if token.kind == "string":
             _check_registers(tokens, at)
+            if [t.text for t in tokens[max(0, at - 2) : at]] == ["_Pragma", "("]:
+                _check_pragma("#pragma " + token.text.strip('"'), token.line)
             if re.search(r"\.\s*(incbin|include)\b", token.text):
                 raise _refuse(token.line, "`.incbin` or `.include` in assembly", "a source reads no other files")
         elif token.kind == "punct":
@@ -145,10 +151,9 @@ def _check_name(
         raise _refuse(token.line, f"`{text}`", names[text])
     if text.strip("_") in tables.REFUSED_ATTRIBUTES and (after in ("(", ",", ")", "]")) and _in_attribute(tokens, at):
         raise _refuse(token.line, f"the attribute `{text}`", "it moves code or data, or runs code at load")
-    if language == "cuda":
-        for prefix, why in tables.CUDA_PREFIXES:
-            if text.startswith(prefix) and text not in tables.CUDA_PREFIX_EXCEPTIONS and text != prefix + "_":
-                raise _refuse(token.line, f"`{text}`", why)
+    for prefix, why in tables.CUDA_PREFIXES if language == "cuda" else tables.CPP_PREFIXES:
+        if text.startswith(prefix) and text not in tables.CUDA_PREFIX_EXCEPTIONS and text != prefix + "_":
+            raise _refuse(token.line, f"`{text}`", why)
 
 
 #: words that are common names of variables; refused only as calls of the function, or qualified by `std`

@@ -38,6 +38,7 @@ _NO_TEXT = "a kernel prints nothing"
 NO_CLOCK = "a kernel does not read clocks or random numbers"
 _NO_MODE = "a kernel does not change the mode of the floating-point unit"
 _NO_OMP = "a kernel does not change OpenMP's settings"
+_SANITISED = "all of a kernel is run under a sanitizer"
 _NO_LAUNCH = "launches are written as `//@launch` directives; a kernel source has no host side"
 
 
@@ -83,9 +84,22 @@ CPP_NAMES: dict[str, str] = {
              "_MM_SET_EXCEPTION_MASK _MM_SET_EXCEPTION_STATE __builtin_ia32_ldmxcsr fesetround fesetenv feupdateenv "
              "feenableexcept", _NO_MODE),
     **_words("__global__ __device__ __shared__ threadIdx blockIdx", "this is CUDA; the target wants a CPU kernel"),
-    **_words("__builtin_return_address __builtin_frame_address __builtin_extract_return_addr", "a kernel does not look "
-             "at its caller"),
+    **_words("__builtin_return_address __builtin_frame_address __builtin_extract_return_addr __builtin_dwarf_cfa "
+             "__builtin_unwind_init __builtin_eh_return __builtin_apply_args __builtin_apply __builtin_return "
+             "__builtin_setjmp __builtin_longjmp", "a kernel does not look at its caller"),
+    **_words("_readfsbase_u32 _readfsbase_u64 _readgsbase_u32 _readgsbase_u64 _writefsbase_u32 _writefsbase_u64 "
+             "_writegsbase_u32 _writegsbase_u64 __builtin_ia32_rdfsbase32 __builtin_ia32_rdfsbase64 "
+             "__builtin_ia32_rdgsbase32 __builtin_ia32_rdgsbase64 __builtin_ia32_wrfsbase32 __builtin_ia32_wrfsbase64 "
+             "__builtin_ia32_wrgsbase32 __builtin_ia32_wrgsbase64 __builtin_thread_pointer "
+             "__builtin_set_thread_pointer", _NO_STATE),
+    **_words("no_sanitize __no_sanitize__ no_sanitize_address __no_sanitize_address__ no_address_safety_analysis "
+             "__no_address_safety_analysis__ no_sanitize_undefined __no_sanitize_undefined__ no_sanitize_thread "
+             "__no_sanitize_thread__ no_sanitize_coverage __no_sanitize_coverage__", _SANITISED),
 }  # fmt: skip
+#: beginnings of names refused in CPU sources
+CPP_PREFIXES: tuple[tuple[str, str], ...] = (
+    ("__asan_", _SANITISED), ("__ubsan_", _SANITISED), ("__sanitizer_", _SANITISED), ("__lsan_", _SANITISED),
+)  # fmt: skip
 
 #: beginnings of names refused in CUDA sources: the host side of the toolkit and the device-side runtime
 CUDA_PREFIXES: tuple[tuple[str, str], ...] = (

@@ -22,6 +22,10 @@ class ExitCode(IntEnum):
     INTERRUPTED = 130
 
 
+#: the hint of an error whose traceback a worker wrote to its log; whoever started the worker says which file that is
+TRACEBACK_IN_LOG = "The worker's log has the traceback."
+
+
 class ForgeError(Exception):
     """A fault with one sentence of what happened and one of what to do.
 

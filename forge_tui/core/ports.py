@@ -33,6 +33,8 @@ class Task(Record, frozen=True, kw_only=True):
     """The parent, its parent, and so on to the root."""
     nodes: tuple[Node, ...]
     """Every node of the target, in flight ones included, oldest first."""
+    other: Node | None = None
+    """The second kernel, for edge `merge`."""
     seed: int
     """Seed of this step: the same state and seed give the same proposal where the proposer is deterministic."""
 
@@ -50,6 +52,14 @@ class Proposer(Protocol):
 
     async def close(self) -> None:
         """Let go of connections."""
+
+
+@runtime_checkable
+class Priced(Protocol):
+    """A proposer whose calls are paid for."""
+
+    async def most_usd(self) -> float:
+        """The most that one call may cost; 0 where its price is not known."""
 
 
 class Compiler(Protocol):

@@ -130,6 +130,10 @@ class WhatIf(Record, frozen=True, kw_only=True):
         return max(0.0, self.base_ms - self.ms) if self.ms is not None and self.base_ms is not None else 0.0
 
 
+#: load of others, in cores beyond the free ones, that times do not show
+_OTHERS = 0.3
+
+
 class Profile(Record, frozen=True, kw_only=True):
     """One profile of a model: one pass over real inputs, and what was measured beside it."""
 
@@ -148,11 +152,19 @@ class Profile(Record, frozen=True, kw_only=True):
     """Device kernels of one model call."""
     agreement: float = 1.0
     """Share of the ten longest callables that two passes have in common: 1 is repeatable."""
+    others: float = 0.0
+    """On the CPU, how many cores other processes kept busy while the model was timed."""
     baselines: tuple[Baseline, ...] = ()
     target_baselines: tuple[TargetBaselines, ...] = ()
     what_ifs: tuple[WhatIf, ...] = ()
     sources: dict[str, str] = msgspec.field(default_factory=dict)
     """Files that the model was built from, with the state of each: the profile is of this state."""
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether others took cores that the model wanted: its times are too long then."""
+        free = max(0, self.device.cores - self.device.threads) if self.device.threads else 0
+        return self.others > free + _OTHERS
 
     @property
     def idle_share(self) -> float:

@@ -457,7 +457,13 @@ class Edge(StrEnum):
     DRAFT = "draft"
     IMPROVE = "improve"
     REPAIR = "repair"
+    #: its parent anew, by another approach
+    REWRITE = "rewrite"
+    #: the ideas of its parent and of another kernel together
+    MERGE = "merge"
     TUNE = "tune"
+    #: a kernel that was found elsewhere: at another size of the same callable, or in an earlier session
+    TRANSFER = "transfer"
     #: a person's own kernel (`--start`)
     START = "start"
 
@@ -531,13 +537,18 @@ class RunOptions(Record, frozen=True, kw_only=True):
 
     model: ModelSpec
     device: str
-    """`cpu` or `cuda:N`, resolved."""
+    """`cpu` or `cuda:N`, resolved; `sim:NAME` for a recorded landscape, which lies at the model's path."""
     workspace: str
     proposers: tuple[str, ...] = ("templates",)
     under: Under = "eager"
     max_evaluations: int = 60
     max_minutes: float = 60.0
     max_usd: float | None = None
+    """For model calls and rent together."""
+    gpu_usd_per_hour: float = 0.0
+    """Rent of the machine; 0 where it costs nothing, or nobody said."""
+    usd_per_percent: float = 5.0
+    """What 1% of the model's time is worth; the search ends where the next dollar is expected to buy less."""
     max_targets: int = 12
     seed: int = 0
     threads: int = 0
@@ -546,12 +557,16 @@ class RunOptions(Record, frozen=True, kw_only=True):
     """Search only these; empty is all."""
     start: tuple[StartKernel, ...] = ()
     api_base: str | None = None
+    transfer: bool = True
+    """Whether kernels of earlier sessions on this device, and of other sizes, are tried."""
     compile_baseline: bool = True
     """Whether `torch.compile` of the whole model is measured beside eager."""
     capture_bytes: int = 2 << 30
     """Most bytes of captured inputs of all targets together."""
     compile_timeout_s: float = 60.0
     evaluate_timeout_s: float = 60.0
+    pace: float = 0.0
+    """Seconds that a recorded second takes on a `sim:` device; 0 does not wait."""
 
 
 class Winner(Record, frozen=True, kw_only=True):

@@ -82,12 +82,17 @@ class RunReport(Record, frozen=True, kw_only=True):
     evaluations: int
     cost_usd: float
     cost_is_lower_bound: bool
+    """Whether some call had no known price."""
     stop_reason: str
     state: str
     elapsed_s: float
     warnings: tuple[str, ...] = ()
     isolation: str = ""
     """What kept compilers and kernels apart from the machine, `isolated: ...` or `not isolated: why`; empty before."""
+    rent_usd: float = 0.0
+    """What the machine cost meanwhile, at the rate that was given."""
+    repaid_after_calls: int | None = None
+    """Calls of the model after which what they save has paid for the search; None without a rate or a gain."""
     profile: ProfileSummary | None = None
     """None before the model was profiled."""
 

@@ -20,11 +20,12 @@ from typing import Any
 import msgspec
 
 from forge_tui.core.errors import EnvironmentFault, ExitCode, ForgeError, UsageError
+from forge_tui.core.landscapes import PREFIX
 from forge_tui.core.paths import Workspace
 from forge_tui.core.records import RunOptions, SessionInfo
 from forge_tui.engine.control import ControlServer
 from forge_tui.engine.loop import Engine, resumable
-from forge_tui.engine.rooms import WorkerRooms
+from forge_tui.engine.rooms import Rooms, WorkerRooms
 from forge_tui.processes.wire import encode_error
 from forge_tui.store.reader import Reader
 from forge_tui.store.writer import Store
@@ -54,16 +55,25 @@ async def _engine(workspace: Workspace, request: dict[str, Any], ready: int) -> 
         store.acquire(session.id, os.getpid())
         try:
             store.set_options(session.id, session.options)
-            rooms = WorkerRooms(session.options, workspace, session.id)
+            rooms = _rooms(session, workspace)
             with contextlib.closing(Reader.open(workspace)) as reader:
                 engine = Engine(store, reader, session, rooms)
-                rooms.on_note = engine.note
+                if isinstance(rooms, WorkerRooms):
+                    rooms.on_note = engine.note
                 await _serve(engine, workspace, session, ready)
         finally:
             store.release(session.id)
     finally:
         store.close()
     return int(ExitCode.OK)
+
+
+def _rooms(session: SessionInfo, workspace: Workspace) -> Rooms:
+    if session.options.device.startswith(PREFIX):
+        from forge_tui.engine.sim import SimRooms
+
+        return SimRooms(session.options)
+    return WorkerRooms(session.options, workspace, session.id)
 
 
 async def _serve(engine: Engine, workspace: Workspace, session: SessionInfo, ready: int) -> None:

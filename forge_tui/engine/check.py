@@ -27,7 +27,9 @@ def pick_target(profile: Profile, name: str | None) -> Target:
     """
     ranked = sorted(profile.targets, key=lambda t: t.headroom_ms, reverse=True)
     if not ranked:
-        raise UsageError("This model has no target that a kernel could replace.", "forge-tui profile says why.")
+        raise UsageError("This model has no target that a kernel could replace.",
+                         "What its forward does itself is none: move it to a module or a function that it calls. "
+                         "forge-tui profile says more.")  # fmt: skip
     if name is None:
         return ranked[0]
     # the one that serves several sizes first

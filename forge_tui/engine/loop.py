@@ -10,7 +10,7 @@ import msgspec
 
 from forge_tui.core.errors import EnvironmentFault, ExitCode, ForgeError, UsageError
 from forge_tui.core.events import Kind
-from forge_tui.core.ports import Compiler, Evaluator, Isolated, Proposer, Task
+from forge_tui.core.ports import Compiler, Evaluator, Isolated, Priced, Proposer, Task
 from forge_tui.core.profiles import Profile
 from forge_tui.core.records import (
     DeployDecision,
@@ -19,14 +19,13 @@ from forge_tui.core.records import (
     SessionInfo,
     SessionState,
     Target,
-    Verdict,
 )
 from forge_tui.engine import confirming, profiles
 from forge_tui.engine.pipeline import Pipeline
 from forge_tui.engine.rooms import Rooms
 from forge_tui.engine.searching import SearchPhase
 from forge_tui.processes.quiet import Quiet
-from forge_tui.search.driver import Drop, Search, SearchConfig
+from forge_tui.search.driver import Drop, Found, Search, SearchConfig
 from forge_tui.store.reader import Reader
 from forge_tui.store.writer import Store
 from forge_tui.targets.select import choose, measured_gains
@@ -86,7 +85,12 @@ class Engine:
     # ---- the road
 
     async def run(self) -> None:
-        """Go the whole road. Faults end in the state `failed`, a stop in `interrupted`; only bugs are raised."""
+        """Go the whole road; a stop ends it in the state `interrupted`.
+
+        Raises:
+            ForgeError: what ended the session, which is in the state `failed`.
+            Exception: the same of a bug.
+        """
         self._main = asyncio.current_task()
         heartbeat = asyncio.create_task(self._heartbeat())
         try:
@@ -179,6 +183,9 @@ class Engine:
         """The targets with the most headroom for which somebody can write a kernel; named ones always."""
         options, device = self._options, profile.device
         own = {start.target for start in options.start}
+        for name in own:
+            if name is not None and not any(target.called(name) for target in profile.targets):
+                choose(profile, names=(name,), max_targets=1)  # raises, and says what there is
 
         def writable(target: Target) -> bool:
             task = Task(target=target, device=device, edge=Edge.DRAFT, parent=None, failed=None, best=None, lineage=(),
@@ -224,27 +231,43 @@ class Engine:
             return "No target is left to search: " + (
                 "none has enough headroom." if not targets else "none of them can be verified (see the log)."
             )
-        config = SearchConfig(seed=self._options.seed, proposers=tuple(proposers),
-                              max_evaluations=self._options.max_evaluations, model_ms=profile.model_ms)  # fmt: skip
-        search = Search(config, usable)
-        ids = {target.id for target in usable}
-        known = [node for node in self._reader.nodes(self._id) if node.target_id in ids]
+        options = self._options
+        config = SearchConfig(
+            seed=options.seed, proposers=tuple(proposers), max_evaluations=options.max_evaluations,
+            model_ms=profile.model_ms, max_usd=options.max_usd, gpu_usd_per_hour=options.gpu_usd_per_hour,
+            usd_per_percent=options.usd_per_percent,
+            holds_usd=await holds(proposers) if options.max_usd is not None else {},
+        )  # fmt: skip
+        if not options.transfer:
+            config = msgspec.structs.replace(config, max_transfers=0)
+        search = Search(config, usable, self._found(usable, profile.device, config.max_transfers))
+        search.pay(self._session.cost_usd)
+        by_id = {target.id: target for target in usable}
+        known = [node for node in self._reader.nodes(self._id) if node.target_id in by_id]
         search.restore(known, self._drops())
         for node in known:
-            if node.evaluation is not None and node.evaluation.verdict is Verdict.INFRA:
-                continue
-            sha256 = node.evaluation.sha256 if node.evaluation else ""
-            pipeline.remember(node.target_id, node.id, node.key, sha256)
+            pipeline.restore(by_id[node.target_id], node)
         self._search_phase = SearchPhase(
             store=self._store, session=self._id, options=self._options, device=profile.device, search=search,
-            pipeline=pipeline, proposers=proposers, targets={t.id: t for t in usable}, elapsed_s=self._elapsed_s,
-            cost_usd=self._session.cost_usd,
+            pipeline=pipeline, proposers=proposers, targets=by_id, elapsed_s=self._elapsed_s,
         )  # fmt: skip
         if self._stop_asked:
             return "Stopped by request."
         begun = {node.idea for node in known if node.proposer == "person"}
         starts = tuple(s for s in self._options.start if f"own kernel {s.path}".strip() not in begun)
         return await self._search_phase.run([node for node in known if node.evaluation is None], starts)
+
+    def _found(self, targets: list[Target], device: Device, most: int) -> dict[str, list[Found]]:
+        """Kernels that were faster in earlier sessions of this workspace, by target."""
+        found: dict[str, list[Found]] = {}
+        for target in targets if most else ():
+            kernels = self._reader.faster_elsewhere(self._id, target.id, device.identity, most)
+            found[target.id] = [
+                Found(source=node.source, tunables=node.tunables, family=node.family,
+                      origin=f"session {session}, where it was {node.evaluation.speedup:.2f}x")
+                for session, node in kernels if node.evaluation and node.evaluation.speedup
+            ]  # fmt: skip
+        return found
 
     async def _open(self, targets: list[Target], evaluator: Evaluator) -> list[Target]:
         usable: list[Target] = []
@@ -327,6 +350,11 @@ class Engine:
         now = time.monotonic()
         self._store.add_elapsed(self._id, now - self._saved)
         self._saved = now
+
+
+async def holds(proposers: dict[str, Proposer]) -> dict[str, float]:
+    """The most that one call of each proposer may cost, in dollars, where that is known."""
+    return {name: await p.most_usd() for name, p in proposers.items() if isinstance(p, Priced)}
 
 
 def resumable(session: SessionInfo, more_evaluations: bool) -> None:

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+from collections.abc import Mapping
 
-from forge_tui.contract import keys
+import msgspec
+
+from forge_tui.contract import keys, plan
 from forge_tui.core.errors import ContractError
 from forge_tui.core.ports import Compiler, Evaluator
-from forge_tui.core.records import Built, CompileFailure, Device, Evaluation, Target, Verdict
+from forge_tui.core.records import Built, CompileFailure, Device, Evaluation, LaunchPlan, Node, Target, Verdict
 from forge_tui.processes.quiet import Quiet
+
+#: on a GPU the next candidate is run while the judge compares what this one gave
+_EVALUATING = {"cpu": 1, "cuda": 2}
 
 
 def candidate_key(source: str, tunables: dict[str, int]) -> str:
@@ -16,13 +23,15 @@ def candidate_key(source: str, tunables: dict[str, int]) -> str:
     try:
         return keys.source_key(source, tunables)
     except ContractError:
-        import hashlib
-
         return "raw-" + hashlib.sha256(source.encode()).hexdigest()
 
 
-#: on a GPU the next candidate is run while the judge compares what this one gave
-_EVALUATING = {"cpu": 1, "cuda": 2}
+def binary_key(sha256: str, own: LaunchPlan, plans: Mapping[str, LaunchPlan]) -> str:
+    """Equal for equal machine code that is launched in the same way at every size.
+
+    A size of block that a source asks `blockDim` for is in the launch alone.
+    """
+    return hashlib.sha256(msgspec.json.encode([sha256, own, sorted(plans.items())])).hexdigest()
 
 
 def compiles_ahead(device: Device) -> int:
@@ -47,14 +56,33 @@ class Pipeline:
         self._compiler = compiler
         self._evaluator = evaluator
         self._quiet = quiet
+        self._device = device
         self._keys: dict[tuple[str, str], int] = {}
         self._binaries: dict[tuple[str, str], int] = {}
 
-    def remember(self, target_id: str, node_id: int, key: str, sha256: str = "") -> None:
+    def restore(self, target: Target, node: Node) -> None:
+        """Note a node of an earlier engine, unless it has no verdict that an equal could share."""
+        found = node.evaluation
+        if found is not None and found.verdict is Verdict.INFRA:
+            return
+        binary = ""
+        if found is not None and found.sha256:
+            tunables = dict(node.tunables)
+            try:
+                binary = binary_key(
+                    found.sha256, plan.make(node.source, target, self._device, tunables),
+                    plan.make_all(node.source, target, self._device, tunables),
+                )  # fmt: skip
+            except ContractError:
+                # the contract has changed since
+                binary = ""
+        self._remember(target.id, node.id, node.key, binary)
+
+    def _remember(self, target_id: str, node_id: int, key: str, binary: str = "") -> None:
         """Note a node, so that its equals are duplicates; the first one keeps the name."""
         self._keys.setdefault((target_id, key), node_id)
-        if sha256:
-            self._binaries.setdefault((target_id, sha256), node_id)
+        if binary:
+            self._binaries.setdefault((target_id, binary), node_id)
 
     def duplicate_of(self, target_id: str, node_id: int, key: str) -> int | None:
         """The older node with the same normalised source and tunables."""
@@ -72,16 +100,17 @@ class Pipeline:
         other = self.duplicate_of(target.id, node_id, key)
         if other is not None:
             return Evaluation(verdict=Verdict.DUPLICATE, reason=f"The same source as node {other}.")
-        self.remember(target.id, node_id, key)
+        self._remember(target.id, node_id, key)
         async with self._ahead:
             built = await self.build(target, source, tunables)
             if isinstance(built, CompileFailure):
                 return Evaluation(verdict=built.verdict, reason=built.reason, log=built.log, compile_s=built.compile_s)
-            other = self._binaries.get((target.id, built.sha256))
+            binary = binary_key(built.sha256, built.plan, built.plans)
+            other = self._binaries.get((target.id, binary))
             if other is not None and other != node_id:
                 return Evaluation(verdict=Verdict.DUPLICATE, reason=f"Compiles to the same code as node {other}.",
                                   compile_s=built.compile_s, sha256=built.sha256)  # fmt: skip
-            self.remember(target.id, node_id, key, built.sha256)
+            self._remember(target.id, node_id, key, binary)
             await self._evaluating.acquire()
         try:
             evaluation = await self._evaluator.evaluate(target, built, seed)

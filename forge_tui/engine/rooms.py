@@ -156,6 +156,17 @@ class WorkerRooms:
             compile_baseline=self.options.compile_baseline, quiet=quiet, on_note=self.on_note,
         )  # fmt: skip
 
+    def recorder(self, device: Device, quiet: Quiet) -> Evaluator:
+        """See `engine.recording.RecordingRooms`."""
+        from forge_tui.core.landscapes import BLOCKS
+        from forge_tui.evaluator.client import WorkerEvaluator
+
+        return WorkerEvaluator(
+            self._spec, device, self.workspace, threads=self.options.threads, seed=self.options.seed,
+            log_dir=self._logs, timeout_s=self.options.evaluate_timeout_s, quiet=quiet, on_note=self.on_note,
+            blocks=BLOCKS,
+        )  # fmt: skip
+
     def confirmer(self, device: Device) -> WinnerConfirmer:
         """See `Rooms`."""
         from forge_tui.evaluator.client import WorkerEvaluator
@@ -206,4 +217,4 @@ def sanitizer(device: Device) -> CpuSanitizer | ComputeSanitizer:
     ) -> str:
         return await sanitised.build(device, target, source, tunables, built.plan, folder, sets)
 
-    return CpuSanitizer(build, sanitised.why_not, sanitised.PROGRAM, device.threads)
+    return CpuSanitizer(build, sanitised.why_not, sanitised.run_confined, sanitised.PROGRAM, device.threads)

@@ -40,7 +40,7 @@ class SearchPhase:
     def __init__(
         self, *, store: Store, session: str, options: RunOptions, device: Device, search: Search, pipeline: Pipeline,
         proposers: dict[str, Proposer], targets: dict[str, Target], elapsed_s: Callable[[], float],
-        cost_usd: float, reasons_not_searched: str = "",
+        reasons_not_searched: str = "",
     ) -> None:  # fmt: skip
         self._store = store
         self._session = session
@@ -51,7 +51,6 @@ class SearchPhase:
         self._proposers = proposers
         self._targets = targets
         self._elapsed_s = elapsed_s
-        self._cost_usd = cost_usd
         self._next_id = store.next_node_id(session)
         self._calling: set[asyncio.Task[Any]] = set()
         #: failures in a row that are nobody's verdict: of providers, of evaluations
@@ -101,6 +100,7 @@ class SearchPhase:
                     break
                 self._wake.clear()
                 if len(self._running) < width and not self._paused:
+                    self._search.rent(self._options.gpu_usd_per_hour * self._elapsed_s() / 3600)
                     step = self._search.next_step(self._can)
                     if isinstance(step, Stop):
                         if not self._running:
@@ -126,8 +126,6 @@ class SearchPhase:
         if self._elapsed_s() >= options.max_minutes * 60:
             unit = "minute" if options.max_minutes == 1 else "minutes"
             return f"The time limit of {options.max_minutes:g} {unit} is reached."
-        if options.max_usd is not None and self._cost_usd >= options.max_usd:
-            return f"The budget of ${options.max_usd:.2f} is spent."
         if not self._proposers:
             return self._reasons or "No proposer is left."
         if max(self._infra_in_a_row.values()) >= INFRA_LIMIT:
@@ -167,8 +165,6 @@ class SearchPhase:
         self._wake.set()
 
     def _can(self, step: Step) -> bool:
-        if step.edge is Edge.TUNE:
-            return True
         proposer = self._proposers.get(step.proposer)
         return proposer is not None and proposer.can(self._search.task(step, self._device))
 
@@ -179,6 +175,9 @@ class SearchPhase:
             parent = self._parent(step)
             proposal = Proposal(source=parent.source, tunables=step.tunables, family=parent.family,
                                 idea=self._tune_idea(parent, step.tunables))  # fmt: skip
+        elif step.found is not None:
+            proposal = Proposal(source=step.found.source, tunables=step.tunables, family=step.found.family,
+                                idea=f"found in {step.found.origin}")  # fmt: skip
         else:
             called = asyncio.create_task(self._proposers[step.proposer].propose(self._search.task(step, self._device)))
             self._calling.add(called)
@@ -218,7 +217,7 @@ class SearchPhase:
             self._store.add_llm_call(
                 self._session, proposal.call, target_id=step.target_id, edge=step.edge, node_id=node_id
             )
-            self._cost_usd += proposal.call.cost_usd or 0.0
+            self._search.pay(proposal.call.cost_usd or 0.0)
 
     def _failed_proposal(self, step: Step, proposal: Proposal) -> None:
         drop = self._search.drop(step, proposal.failure, infra=proposal.infra)

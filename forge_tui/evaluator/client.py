@@ -21,8 +21,8 @@ from forge_tui.core.ports import TargetCheck
 from forge_tui.core.records import Built, Device, Evaluation, ModelSpec, Target, Under, Verdict
 from forge_tui.core.timings import Noise
 from forge_tui.evaluator import confine
-from forge_tui.evaluator.compiled_baseline import CompiledBaseline
-from forge_tui.evaluator.conclude import conclude, least_us
+from forge_tui.evaluator.compiled_baseline import UNASKED, CompiledBaseline
+from forge_tui.evaluator.conclude import TIMED, conclude, least_us
 from forge_tui.evaluator.lease import lease
 from forge_tui.evaluator.outcome import Ended, Outcome, crash, no_end
 from forge_tui.evaluator.rounds import NotQuiet, Rounds
@@ -74,17 +74,20 @@ class WorkerEvaluator:
         self, spec: ModelSpec, device: Device, workspace: Workspace, *, threads: int, seed: int, log_dir: Path,
         timeout_s: float, under: Under = "eager", compile_baseline: bool = False, patience_s: float | None = None,
         quiet: Quiet | None = None, draws: int | None = None, on_note: Callable[[str], None] = lambda _: None,
+        blocks: int = 0,
     ) -> None:  # fmt: skip
         """Start nothing yet.
 
         With `compile_baseline` candidates are timed against the original under torch.compile too. `patience_s` is how
         long a timing waits for others' load to end; `on_note` gets a sentence where it does. `quiet` keeps compilers
-        off the timing; `draws` seeds inputs where `seed`, the model's, should not.
+        off the timing; `draws` seeds inputs where `seed`, the model's, should not. A timing has so many `blocks`, or
+        for 0 as many as it takes.
         """
         self._spec = msgspec.to_builtins(spec)
         self._device = device
         self._seed = seed if draws is None else draws
         self._timeout_s = timeout_s
+        self._blocks = blocks
         settings = {"artifacts": str(workspace.artifacts), "seed": seed, "threads": threads}
         judge = settings | {"device": device.name, "judge_seed": draw(self._seed, "judge")}
         runner = settings | {"device": msgspec.to_builtins(device)}
@@ -137,7 +140,7 @@ class WorkerEvaluator:
             else:
                 await self._stages(target, opened, built, seed, result)
         except Ended as ended:
-            result.fields |= {"verdict": ended.verdict, "reason": ended.reason, "log": ended.log, **ended.found}
+            result.fields |= {"verdict": ended.verdict, "reason": ended.reason, "log": ended.log}
         except ForgeError as error:
             log = error.log if isinstance(error, WorkerDied) else ""
             result.fields |= {"verdict": Verdict.INFRA, "reason": str(error), "log": log}
@@ -220,11 +223,18 @@ class WorkerEvaluator:
         if self._runner.running and self._held.get(target.id) == self._runner.pid:
             return {}
         # a runner that follows a crashed one should be there soon, and may never need the tracer
-        answer = await self._runner.request(
+        answer = await self._ask_runner(
             "open", _OPEN_S, limit_s=_OPEN_S - _GRACE_S, warm=not self._held, **self._fields(target)
         )
         self._held[target.id] = self._runner.pid
         return answer
+
+    async def _ask_runner(self, op: str, timeout_s: float, **fields: Any) -> dict[str, Any]:
+        """A request to the runner, which goes where its CUDA context was lost: it would refuse all that comes."""
+        reply = await self._runner.request(op, timeout_s, **fields)
+        if "crashed" in reply and self._device.kind == "cuda":
+            await self._runner.stop()
+        return reply
 
     async def _stages(self, target: Target, opened: _Usable, built: Built, seed: int, result: Outcome) -> None:
         with result.spending("verify_s"):
@@ -234,20 +244,39 @@ class WorkerEvaluator:
         if self._under == "compile":
             await self._compile(target, opened, result)
         await self._time_leased(target, opened, built, seed, result)
-        if result.fields["verdict"] is not Verdict.FASTER:
+        if result.fields["timings"].missing.get("compile") != UNASKED:
+            return
+        # against eager alone; where the other baseline decides, its runner was taken along by another candidate
+        if result.fields["verdict"] is not Verdict.FASTER and self._under != "compile":
             return
         if await self._compile(target, opened, result):
             # once for a target: from now on the compiled original is there from the start
-            await self._time_leased(target, opened, built, seed, result)
+            await self._time_again(target, opened, built, seed, result)
             return
         missing = self._compiled.missing(target, self._runner.pid)
         result.fields["timings"] = msgspec.structs.replace(result.fields["timings"], missing=missing)
 
+    async def _time_again(self, target: Target, opened: _Usable, built: Built, seed: int, result: Outcome) -> None:
+        """Time beside the compiled original; where that fails through us, what was found before it came stands."""
+        before = dict(result.fields)
+        try:
+            await self._time_leased(target, opened, built, seed, result)
+        except Ended as ended:
+            if ended.verdict is not Verdict.INFRA or self._under == "compile":
+                for name in TIMED:
+                    result.fields.pop(name, None)
+                raise
+            spent = result.fields["timing_s"]
+            result.fields.clear()
+            result.fields |= before | {"timing_s": spent}
+            missing = {"compile": ended.reason}
+            result.fields["timings"] = msgspec.structs.replace(before["timings"], missing=missing)
+
     async def _time_leased(self, target: Target, opened: _Usable, built: Built, seed: int, result: Outcome) -> None:
         # on a GPU the whole evaluation has the lease
         leased = self._lease.hold() if self._device.kind == "cpu" else contextlib.nullcontext()
-        with result.spending("timing_s"):
-            async with leased:
+        async with leased:
+            with result.spending("timing_s"):
                 await self._time(target, opened, built, seed, result)
 
     async def _verify(self, target: Target, opened: _Usable, built: Built, seed: int, result: Outcome) -> None:
@@ -286,8 +315,8 @@ class WorkerEvaluator:
         async def once() -> dict[str, Any]:
             with self._file("time") as path:
                 reply = await self._run_alone(
-                    "time", target, built, sets, path, limit_s, "timed", asked, budget_s=_BUDGET_S[self._device.kind],
-                    under=self._under,
+                    "time", target, built, sets, path, limit_s, result, "timed", asked,
+                    budget_s=_BUDGET_S[self._device.kind], under=self._under, blocks=self._blocks,
                 )  # fmt: skip
                 runs = [{"which": k["which"], "slot": k["slot"], "poison": 0xFF, "condition": "in a timed call"}
                         for k in reply["kept"]]  # fmt: skip
@@ -321,8 +350,8 @@ class WorkerEvaluator:
         async def make(**fields: Any) -> str:
             """Load or compile in the runner; why it is no baseline, or nothing."""
             with self._file("compile") as path:
-                reply = await self._runner.request("compile", _OPEN_S, sets=msgspec.to_builtins(sets), path=str(path),
-                                                   limit_s=limit_s, **fields, **self._fields(target))  # fmt: skip
+                reply = await self._ask_runner("compile", _OPEN_S, sets=msgspec.to_builtins(sets), path=str(path),
+                                               limit_s=limit_s, **fields, **self._fields(target))  # fmt: skip
                 if "runs" not in reply:
                     return str(reply.get("fault") or reply.get("crashed") or "it does not end")
                 answer = await self._judge.request("compare", _JUDGE_S, runs=reply["runs"], path=str(path),
@@ -342,16 +371,18 @@ class WorkerEvaluator:
     ) -> dict[str, Any]:  # fmt: skip
         """A stage in the runner, beside others' comparisons; a candidate's fault ends the evaluation."""
         async with self._turn(result):
-            return await self._run_alone(op, target, built, sets, path, limit_s, doing, dict, **fields)
+            return await self._run_alone(op, target, built, sets, path, limit_s, result, doing, dict, **fields)
 
     async def _run_alone(
-        self, op: str, target: Target, built: Built, sets: list[InputSet], path: Path, limit_s: float, doing: str,
-        asked: Callable[[], dict[str, Any]], **fields: Any,
+        self, op: str, target: Target, built: Built, sets: list[InputSet], path: Path, limit_s: float, result: Outcome,
+        doing: str, asked: Callable[[], dict[str, Any]], **fields: Any,
     ) -> dict[str, Any]:  # fmt: skip
         """A stage in the runner, which holds the target; `asked` adds fields that depend on the runner that lives."""
+        begun = time.monotonic()
         async with self._running:
             # whether a new runner comes up has nothing to do with the candidate
             await self._ready_runner(target)
+            result.waited_s += time.monotonic() - begun
             return await self._run_now(op, target, built, sets, path, limit_s, doing, **fields, **asked())
 
     @contextlib.asynccontextmanager
@@ -373,7 +404,7 @@ class WorkerEvaluator:
         # the CPU runner keeps the limit itself; on CUDA the process has to go
         grace = _GRACE_S if self._device.kind == "cpu" else 0.0
         try:
-            reply = await self._runner.request(op, limit_s + grace, **message)
+            reply = await self._ask_runner(op, limit_s + grace, **message)
         except WorkerDied as error:
             if error.timed_out:
                 raise Ended(Verdict.TIMED_OUT, no_end(doing, limit_s), error.log) from None
@@ -384,9 +415,6 @@ class WorkerEvaluator:
             reason = f"The kernel could not be {doing}: {reply['fault'].rstrip('.')}."
             raise Ended(Verdict.INFRA, reason, self._runner.log_tail())
         if "crashed" in reply:
-            if self._device.kind == "cuda":
-                # the context is lost with the kernel
-                await self._runner.stop()
             raise Ended(Verdict.CRASHED, crash(reply["crashed"], doing), self._runner.log_tail())
         if "rejected" in reply:
             raise Ended(Verdict.REJECTED, reply["rejected"])
@@ -404,7 +432,7 @@ class WorkerEvaluator:
         if answer["wrong"]:
             raise Ended(Verdict.REJECTED, answer["wrong"])
         if not answer["judged"]:
-            raise Ended(Verdict.INFRA, "No output could be compared.")
+            raise Ended(Verdict.INFRA, "The original gives no results to judge by on this evaluation's inputs.")
 
     def _limit_s(self, target: Target, opened: _Usable, runs: int, data_runs: int) -> float:
         """Seconds for a stage of so many calls, of which so many come with data of their own."""

@@ -11,6 +11,8 @@ from forge_tui.evaluator import stats
 
 #: which clock a verdict is by
 DECIDES = {"cuda": "device events on the caller's stream, cold L2", "cpu": "wall time"}
+#: fields of an evaluation that a timing fills beside its verdict and reason
+TIMED = ("time_us", "baseline_us", "speedup", "speedup_ci", "timings", "samples")
 #: below this part of the floor a time is not believed
 _BELOW_FLOOR = {"cpu": 0.25, "cuda": 0.7}
 
@@ -33,9 +35,9 @@ def conclude(
     if summary.candidate_us < least_us:
         verdict = Verdict.REJECTED
         reason = (f"Faster than the hardware allows: {summary.candidate_us:.3g} us, where moving its "
-                  f"{target.bytes_moved} bytes takes {target.floor_us:.3g} us.")  # fmt: skip
+                  f"{target.bytes_moved} bytes takes {least_us:.3g} us at the very least.")  # fmt: skip
     elif verdict is Verdict.INCONCLUSIVE:
-        reason = _why_open(summary, noise)
+        reason = why_open(summary, noise)
     best = min(summaries, key=lambda name: summaries[name].ratio)
     costs: dict[str, dict[str, float | None]] = reply.get("costs", {})
     sides = tuple(
@@ -59,7 +61,8 @@ def _ratio(summary: stats.Summary) -> Ratio:
     return Ratio(speedup=summary.ratio, low=summary.low, high=summary.high)
 
 
-def _why_open(summary: stats.Summary, noise: Noise | None) -> str:
+def why_open(summary: stats.Summary, noise: Noise | None) -> str:
+    """The sentence for a timing that tells neither."""
     interval = f"The interval {summary.low:.3f} to {summary.high:.3f}"
     if summary.low > 1.0 or summary.high < 1.0:
         close = abs(summary.ratio - 1.0) < stats.MIN_GAIN

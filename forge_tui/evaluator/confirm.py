@@ -6,9 +6,9 @@ winner only if its very file is right and faster once more, where nothing of tha
 
 from __future__ import annotations
 
-import shutil
-import tempfile
+import contextlib
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from forge_tui.evaluator.job import Job
 from forge_tui.evaluator.lease import lease
 from forge_tui.evaluator.sanitizer import ComputeSanitizer, Sanitised
 from forge_tui.evaluator.sets import InputSet, Kind, draw
+from forge_tui.processes import folders
 
 _LEASE_S = 600.0
 
@@ -50,7 +51,7 @@ class WinnerConfirmer:
             try:
                 sanitised = await self.sanitise(target, built, node, seed)
             except (ForgeError, OSError) as error:
-                sanitised = Sanitised(missing=f"The sanitizer's inputs could not be written: {error}")
+                sanitised = Sanitised(missing=f"It could not be run under a sanitizer: {error}")
             if sanitised.found:
                 verdict, reason, log = Verdict.REJECTED, sanitised.found, sanitised.log
         timed: dict[str, Any] = {}
@@ -69,8 +70,7 @@ class WinnerConfirmer:
             ForgeError, OSError: the inputs cannot be written.
         """
         sets = [InputSet(kind=Kind.CAPTURED), InputSet(kind=Kind.FRESH, seed=draw(seed, "sanitise"))]
-        folder = Path(tempfile.mkdtemp(prefix="forge-sanitise-", dir=scratch_root()))
-        try:
+        with _folder("forge-sanitise-") as folder:
             job = await make_job(self._evaluator, self._device, target, built, sets, folder)
             if isinstance(self._sanitizer, CpuSanitizer):
                 return await self._sanitizer.run(
@@ -78,8 +78,6 @@ class WinnerConfirmer:
                 )
             async with lease(self._device, _LEASE_S):
                 return await self._sanitizer.run(job, node.source, folder)
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
 
     async def counters(self, target: Target, built: Built) -> str:
         """Hardware counters of a file on captured inputs, in at most 15 lines.
@@ -90,18 +88,26 @@ class WinnerConfirmer:
         """
         if self._device.kind != "cuda":
             raise EnvironmentFault("Hardware counters are read of CUDA kernels only.", "Name --device cuda:0.")
-        folder = Path(tempfile.mkdtemp(prefix="forge-ncu-", dir=scratch_root()))
-        try:
+        with _folder("forge-ncu-") as folder:
             sets = [InputSet(kind=Kind.CAPTURED)]
             job = await make_job(self._evaluator, self._device, target, built, sets, folder)
             async with lease(self._device, _LEASE_S):
                 return ncu.summary(await ncu.measure(job, folder))
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
 
     async def close(self) -> None:
         """End the worker processes."""
         await self._evaluator.close()
+
+
+@contextlib.contextmanager
+def _folder(prefix: str) -> Iterator[Path]:
+    """A folder for the inputs, which may be large; what a killed engine left goes first."""
+    folders.sweep(prefix, scratch_root())
+    own = folders.OwnFolder(prefix, scratch_root())
+    try:
+        yield own.path
+    finally:
+        own.close()
 
 
 async def make_job(

@@ -9,12 +9,16 @@ from pathlib import Path
 
 from forge_tui.core.records import Built, Target
 from forge_tui.evaluator.sanitizer import Sanitised
-from forge_tui.processes import command
+from forge_tui.processes.command import Finished
 
 #: builds the program for a target, a source, its tunables and plan, in a folder, for so many sets; says why not
 Build = Callable[[Target, str, Mapping[str, int], Built, Path, int], Awaitable[str]]
+#: runs a command in a folder with an environment for so many seconds, apart from the machine
+Run = Callable[[list[str], Path, dict[str, str], float], Awaitable[Finished]]
 PASSES = ("address", "undefined")
 _RUN_S = 120.0
+#: exit codes of what starts programs: not confined, not found
+_NOT_STARTED = (126, 127)
 _OPTIONS = {
     # leaks are looked for with ptrace, which containers forbid, and a kernel cannot allocate
     "ASAN_OPTIONS": "detect_leaks=0:abort_on_error=0:exitcode=86:detect_stack_use_after_return=1:color=never",
@@ -34,8 +38,11 @@ _WORDS = {"to the right of": "behind", "after": "behind", "to the left of": "bef
 class CpuSanitizer:
     """Builds and runs the instrumented program; whether the compiler can is found out once."""
 
-    def __init__(self, build: Build, why_not: Callable[[], Awaitable[str]], program: str, threads: int) -> None:
+    def __init__(
+        self, build: Build, why_not: Callable[[], Awaitable[str]], run: Run, program: str, threads: int
+    ) -> None:
         self._build = build
+        self._start = run
         self._ask = why_not
         self._program = program
         self._threads = threads
@@ -59,7 +66,7 @@ class CpuSanitizer:
             return Sanitised(missing=missing)
         env = _OPTIONS | ({"OMP_NUM_THREADS": str(self._threads)} if self._threads else {})
         try:
-            done = await command.run([str(folder / self._program), str(inputs)], timeout_s=_RUN_S, cwd=folder, env=env)
+            done = await self._start([str(folder / self._program), str(inputs)], folder, env, _RUN_S)
         except OSError as error:
             return Sanitised(missing=f"The program with AddressSanitizer cannot be started: {error.strerror or error}.")
         found = sentence(done.stderr, done.stdout)
@@ -68,6 +75,9 @@ class CpuSanitizer:
         if done.timed_out:
             return Sanitised(missing=f"The run with AddressSanitizer did not end within {_RUN_S:.0f} s.")
         if done.code or not done.stdout.endswith("done\n"):
+            if done.code in _NOT_STARTED:
+                why = done.stderr.strip().rpartition(": ")[2]
+                return Sanitised(missing=f"The program with AddressSanitizer cannot be started: {why}.")
             said = (done.stderr.strip().splitlines() or done.stdout.strip().splitlines()[-1:] or [""])[0]
             return Sanitised(missing=f"The run with AddressSanitizer ended with code {done.code}"
                              f"{f' ({said[:160]})' if said else ''}.")  # fmt: skip

@@ -17,17 +17,12 @@ from torch import Tensor
 
 from forge_tui.core.errors import EnvironmentFault
 from forge_tui.core.records import Signature, TensorSpec
-
-_ALIGN = 64
+from forge_tui.evaluator.job import rounded
 
 
 def slot_bytes(signature: Signature) -> int:
     """Bytes that the outputs of one run take."""
-    return sum(_rounded(o.spec.nbytes) for o in signature.outputs)
-
-
-def _rounded(size: int) -> int:
-    return -(-size // _ALIGN) * _ALIGN
+    return sum(rounded(o.spec.nbytes) for o in signature.outputs)
 
 
 class OutputFile:
@@ -69,7 +64,7 @@ class OutputFile:
         for output, item in zip(outputs, self._signature.outputs, strict=True):
             raw = output.contiguous().reshape(-1).view(torch.uint8)
             self._bytes[offset : offset + raw.numel()].copy_(raw)
-            offset += _rounded(item.spec.nbytes)
+            offset += rounded(item.spec.nbytes)
 
 
 def read(path: Path, slot: int, signature: Signature, device: str | torch.device) -> list[Tensor]:
@@ -89,7 +84,7 @@ def _read(path: Path, slot: int, offset: int, signature: Signature, device: str 
             if file.readinto(data) != item.spec.nbytes:
                 raise EOFError(f"{path} ends before slot {slot}")
             found.append(_tensor(data, 0, item.spec).to(device))
-            offset += _rounded(item.spec.nbytes)
+            offset += rounded(item.spec.nbytes)
     return found
 
 
@@ -103,7 +98,7 @@ def _mapped(path: Path, slot: int, offset: int, signature: Signature, device: st
             host = _tensor(pages, offset, item.spec)
             found.append(host.to(device, copy=True))
             del host
-            offset += _rounded(item.spec.nbytes)
+            offset += rounded(item.spec.nbytes)
     return found
 
 

@@ -26,6 +26,8 @@ _BY_SIZE = 0.6
 _SPARSE_PART = 0.95
 #: powers of two that the values of wide inputs are multiplied by
 _WIDE_EXPONENTS = (-10, 3)
+#: how far shifted inputs are moved, in root mean squares
+_SHIFT = 256
 #: tensors of so few elements get no infinities beside their NaN
 _FEW = 16
 #: factors that renew a tensor come over and over after so many, a prime: rows of no usual length meet the same twice
@@ -282,6 +284,14 @@ def _scaled(factor: float) -> Callable[[Tensor, torch.Generator], None]:
     return change
 
 
+def _shifted(tensor: Tensor, _: torch.Generator) -> None:
+    """All values moved away from zero by many times their size: a variance is small beside the mean of the squares."""
+    finite = tensor[tensor.isfinite()].double()
+    size = _coarse(float(finite.square().mean().sqrt())) if finite.numel() else 0.0
+    by = min(_SHIFT * size, torch.finfo(tensor.dtype).max / 16)
+    tensor.add_(-by if bool((finite <= 0).all()) else by)
+
+
 def _negative_zero(tensor: Tensor, generator: torch.Generator) -> None:
     chosen = torch.rand(tensor.shape, generator=generator, device=tensor.device) < 0.25
     tensor.masked_fill_(chosen, -0.0)
@@ -314,6 +324,7 @@ _CHANGES: dict[Kind, Callable[[Tensor, torch.Generator], None]] = {
     Kind.CONSTANT_ROWS: _constant_rows,
     Kind.OUTLIER: _outlier,
     Kind.LARGE: _scaled(64.0),
+    Kind.SHIFTED: _shifted,
     Kind.TINY: _scaled(1.0 / 1024),
     Kind.NEGATIVE_ZERO: _negative_zero,
     Kind.SPARSE: _sparse,

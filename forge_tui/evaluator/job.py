@@ -10,7 +10,7 @@ _ALIGN = 64
 
 
 def rounded(size: int) -> int:
-    """Bytes that a tensor takes in the file."""
+    """Bytes that a tensor takes in a file of several."""
     return -(-size // _ALIGN) * _ALIGN
 
 

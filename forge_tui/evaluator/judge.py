@@ -22,7 +22,7 @@ from forge_tui.evaluator.explain import explain
 from forge_tui.evaluator.opened import Cache, OpenTarget, Targets
 from forge_tui.evaluator.reference import Unsteady, reference
 from forge_tui.evaluator.screening import screen
-from forge_tui.evaluator.sets import REPEATING, InputSet, Kind, draw
+from forge_tui.evaluator.sets import ADVERSARIAL, REPEATING, InputSet, Kind, draw
 from forge_tui.evaluator.verify import Run
 from forge_tui.processes.wire import fds_from_argv, serve
 
@@ -73,7 +73,8 @@ class Judge:
             expected = self._expect(opened, run.which)
             if expected.reason:
                 continue
-            judged += 1
+            # what every candidate meets could be known to it
+            judged += run.which.kind in (Kind.FRESH, Kind.NORMAL)
             outputs = read(Path(message["path"]), run.slot, opened.signature, self._targets.device)
             if expected.marked and nonfinite.hidden(outputs, expected.marked):
                 return {"wrong": HIDES, "max_abs_error": _finite(worst), "error_vs_eager": _finite(ratio),
@@ -106,7 +107,9 @@ class Judge:
         found = self._expected.get(key)
         if found is None:
             found = self._make(opened, which, opened.values(which) if values is None else values)
-            self._expected.put(key, found)
+            if not which.patch:
+                # what is patched is met once, and would push out what every candidate meets
+                self._expected.put(key, found)
         return found
 
     def _make(self, opened: OpenTarget, which: InputSet, inputs: Sequence[Tensor]) -> Expected:
@@ -127,6 +130,8 @@ class Judge:
         for item, own in zip(opened.signature.outputs, values.eager, strict=True):
             if tuple(own.shape) != item.spec.shape or str(own.dtype) != f"torch.{item.spec.dtype}":
                 return Expected([], f"the original gives another {item.name} on {which.words()}")
+        if values.ties and which.kind in ADVERSARIAL:
+            return Expected([], f"which of equal values the original takes decides its integers on {which.words()}")
         bounds = [
             tolerance.bound(*parts, _equal_terms(which.kind, inputs, parts[1]))
             for parts in zip(values.expected, values.eager, values.disturbed, strict=True)

@@ -14,12 +14,11 @@ from forge_tui.evaluator.sandbox import FORGED
 class Ended(Exception):
     """Carries the verdict out of a stage."""
 
-    def __init__(self, verdict: Verdict, reason: str, log: str = "", **found: Any) -> None:
+    def __init__(self, verdict: Verdict, reason: str, log: str = "") -> None:
         super().__init__(reason)
         self.verdict = verdict
         self.reason = reason
         self.log = log
-        self.found = found
 
 
 class Outcome:
@@ -31,7 +30,7 @@ class Outcome:
             "resources": built.resources,
         }  # fmt: skip
         self.waited_s = 0.0
-        """Seconds in which another candidate had the device."""
+        """Seconds in which another candidate had the device, or a runner was started."""
 
     @contextlib.contextmanager
     def spending(self, name: str) -> Iterator[None]:

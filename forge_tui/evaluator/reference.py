@@ -44,6 +44,8 @@ class Reference:
     eager: list[Tensor]
     disturbed: list[Tensor]
     note: str = ""
+    ties: bool = False
+    """Whether roundings of the inputs change integers or booleans of the result: the place of one of equal values."""
 
 
 def reference(call: Call, signature: Signature, inputs: Sequence[Tensor], seed: int) -> Reference:
@@ -75,7 +77,11 @@ def reference(call: Call, signature: Signature, inputs: Sequence[Tensor], seed: 
         raise Unsteady
     wanted = _as_expected(expected, eager)
     farthest = _farthest(wanted, [_as_expected(values, eager) for values in disturbed])
-    return Reference(wanted, eager, farthest, note)
+    ties = any(
+        not own.is_floating_point() and not torch.equal(mine, own)
+        for values in disturbed for mine, own in zip(values, eager, strict=True)
+    )  # fmt: skip
+    return Reference(wanted, eager, farthest, note, ties)
 
 
 def _farthest(expected: Sequence[Tensor], runs: Sequence[Sequence[Tensor]]) -> list[Tensor]:

@@ -141,7 +141,8 @@ class Runner:
             timer = timing.Timer(
                 sides["candidate"], first, data, clock, timing.scrubber(opened.signature, self._where, workspace),
                 patch, outputs.write, rng,
-                timing.Limits(budget_s=message["budget_s"], kept=slots, **self._inner_limits()), others,
+                timing.Limits(budget_s=message["budget_s"], kept=slots, blocks=message["blocks"],
+                              **self._inner_limits()), others,
             )  # fmt: skip
             threads = torch.get_num_threads()
             found = timer.run()

@@ -87,8 +87,9 @@ def limit(threads: int, extra_bytes: int) -> None:
 
 def lock_down() -> None:
     """After the candidate is loaded: no new descriptors, no programs, no network, no signals to others."""
-    seccomp.install()
+    # the filter takes limits for good
     _lower(resource.RLIMIT_NOFILE, 0)
+    seccomp.install()
 
 
 def _lower(what: int, value: int) -> None:

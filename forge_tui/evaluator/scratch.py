@@ -3,37 +3,33 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
-import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from forge_tui.core.errors import EnvironmentFault
 from forge_tui.core.paths import scratch_root
+from forge_tui.processes import folders
 
-_LOCK = "lock"
 #: files that wait to be used again, and the largest of them
 _MOST_KEPT = 3
 _KEPT_BYTES = 2 << 30
 
 
 class Scratch:
-    """A folder that only this user can enter; a lock in it says that its owner lives."""
+    """A folder that only this user can enter."""
 
     def __init__(self, root: Path | None = None) -> None:
-        self._root = root or scratch_root()
-        prefix = f"forge-tui-{os.getuid()}-"
-        _sweep(self._root, prefix)
+        root = root or scratch_root()
+        prefix = f"forge-outputs-{os.getuid()}-"
+        folders.sweep(prefix, root)
         try:
-            self.folder = Path(tempfile.mkdtemp(prefix=prefix, dir=self._root))
-            self._lock = os.open(self.folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            fcntl.flock(self._lock, fcntl.LOCK_EX)
+            self._own = folders.OwnFolder(prefix, root)
         except OSError as error:
             raise EnvironmentFault(
-                f"There is no room for outputs in {self._root}: {error.strerror}.", "Free space there."
+                f"There is no room for outputs in {root}: {error.strerror}.", "Free space there."
             ) from error
+        self.folder = self._own.path
         self._count = 0
         self._free: list[Path] = []
 
@@ -62,21 +58,4 @@ class Scratch:
 
     def close(self) -> None:
         """Remove everything."""
-        shutil.rmtree(self.folder, ignore_errors=True)
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
-
-
-def _sweep(root: Path, prefix: str) -> None:
-    """Remove folders of owners that no longer live."""
-    for folder in root.glob(f"{prefix}*"):
-        with contextlib.suppress(OSError):
-            if folder.stat().st_uid != os.getuid() or folder.is_symlink():
-                continue
-            descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CLOEXEC)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(folder, ignore_errors=True)
-            finally:
-                os.close(descriptor)
+        self._own.close()

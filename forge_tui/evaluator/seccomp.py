@@ -1,96 +1,104 @@
 """A filter of system calls for the process that runs a CPU candidate.
 
 A kernel needs none but those of memory and threads. What would leave the process (programs, network, files, signals to
-others) ends it with SIGSYS; the candidate's own threads stay possible.
+others), undo its limits, or work behind the back of the timing ends it with SIGSYS; the candidate's own threads stay
+possible.
 """
 
 from __future__ import annotations
 
-import ctypes
-import platform
-import struct
+import os
 import sys
+from dataclasses import dataclass
 
-_PR_SET_NO_NEW_PRIVS = 38
-_PR_SET_SECCOMP = 22
-_MODE_FILTER = 2
-_ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
-_ENOSYS = 38
+from forge_tui.processes import seccomp
+from forge_tui.processes.seccomp import ALLOW, JUMP_EQUAL, JUMP_SET, KILL, LOAD, RETURN, Item, argument
+
 _CLONE_THREAD = 0x00010000
-
-_LOAD, _JUMP_EQUAL, _JUMP_AT_LEAST, _JUMP_SET, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
-#: the other numbering of calls that x86-64 knows
-_X32 = 0x40000000
-_OFFSET_NUMBER, _OFFSET_ARCH, _OFFSET_FIRST_ARGUMENT, _OFFSET_THIRD_ARGUMENT = 0, 4, 16, 32
 _PROT_EXEC = 4
-#: mmap, mprotect, pkey_mprotect: memory that can be executed would let a kernel replace the code around it
-_MAPPING: dict[str, tuple[int, ...]] = {"x86_64": (9, 10, 329), "aarch64": (222, 226, 288)}
+_MREMAP_FIXED = 2
 
-#: machine: audit architecture, clone, clone3, and the calls that end the process
-_NUMBERS: dict[str, tuple[int, int, int, tuple[int, ...]]] = {
+
+@dataclass(frozen=True, slots=True)
+class _Numbers:
+    """System calls of one machine. `mapping` are mmap, mprotect and pkey_mprotect."""
+
+    architecture: int
+    clone: int
+    clone3: int
+    mapping: tuple[int, ...]
+    mremap: int
+    tgkill: int
+    prlimit64: int
+    fatal: tuple[int, ...]
+
+
+_NUMBERS = {
     # execve execveat fork vfork ptrace kill socket connect bind unlink unlinkat rename renameat renameat2 mkdir rmdir
     # truncate creat open_by_handle_at process_vm_readv process_vm_writev mount memfd_create pidfd_open setns unshare
     # userfaultfd bpf perf_event_open io_uring_setup link linkat symlink symlinkat chmod fchmodat mknod
     # sched_setaffinity sched_setscheduler setpriority, which would slow the original down; personality, which can make
     # data executable
-    "x86_64": (0xC000003E, 56, 435, (59, 322, 57, 58, 101, 62, 41, 42, 49, 87, 263, 82, 264, 316, 83, 84, 76, 85, 304,
-                                      310, 311, 165, 319, 434, 308, 272, 323, 321, 298, 425, 86, 265, 88, 266, 90, 268,
-                                      133, 203, 144, 141, 135)),
-    "aarch64": (0xC00000B7, 220, 435, (221, 281, 117, 129, 198, 203, 200, 35, 38, 276, 34, 45, 265, 270, 271, 40, 279,
-                                       434, 268, 97, 282, 280, 241, 425, 37, 36, 53, 33, 122, 119,
-                                       140, 92)),
+    # mkdirat mknodat fchmodat2 chown lchown fchownat setxattr lsetxattr utime utimes futimesat utimensat
+    # tkill rt_sigqueueinfo rt_tgsigqueueinfo: signals; setrlimit
+    # shmget shmat: memory that may be executed, over other memory
+    # sched_setparam sched_setattr migrate_pages move_pages, as above; alarm setitimer timer_create, which would
+    # interrupt the original
+    "x86_64": _Numbers(
+        0xC000003E, clone=56, clone3=435, mapping=(9, 10, 329), mremap=25, tgkill=234, prlimit64=302,
+        fatal=(59, 322, 57, 58, 101, 62, 41, 42, 49, 87, 263, 82, 264, 316, 83, 84, 76, 85, 304, 310, 311, 165, 319,
+               434, 308, 272, 323, 321, 298, 425, 86, 265, 88, 266, 90, 268, 133, 203, 144, 141, 135,
+               258, 259, 452, 92, 94, 260, 188, 189, 132, 235, 261, 280, 200, 129, 297, 160, 29, 30, 142, 314, 256,
+               279, 37, 38, 222),
+    ),
+    "aarch64": _Numbers(
+        0xC00000B7, clone=220, clone3=435, mapping=(222, 226, 288), mremap=216, tgkill=131, prlimit64=261,
+        fatal=(221, 281, 117, 129, 198, 203, 200, 35, 38, 276, 34, 45, 265, 270, 271, 40, 279, 434, 268, 97, 282, 280,
+               241, 425, 37, 36, 53, 33, 122, 119, 140, 92,
+               452, 54, 5, 6, 88, 130, 138, 240, 164, 194, 196, 118, 274, 238, 239, 103, 107),
+    ),
 }  # fmt: skip
 
 
-def _program(machine: str) -> bytes | None:
-    """The filter as struct sock_filter items, or None for a machine that is not known."""
+def _program(machine: str, pid: int) -> bytes | None:
+    """The filter for a process, or None for a machine that is not known."""
     known = _NUMBERS.get(machine)
     if known is None:
         return None
-    architecture, clone, clone3, fatal = known
-    items: list[tuple[int, int, int, int]] = [
-        (_LOAD, 0, 0, _OFFSET_ARCH),
-        (_JUMP_EQUAL, 1, 0, architecture),
-        (_RETURN, 0, 0, _KILL),
-        (_LOAD, 0, 0, _OFFSET_NUMBER),
-        (_JUMP_AT_LEAST, 0, 1, _X32),
-        (_RETURN, 0, 0, _KILL),
-    ]
-    for number in fatal:
-        items += [(_JUMP_EQUAL, 0, 1, number), (_RETURN, 0, 0, _KILL)]
-    for number in _MAPPING[machine]:
-        items += [
-            (_JUMP_EQUAL, 0, 4, number),
-            (_LOAD, 0, 0, _OFFSET_THIRD_ARGUMENT),
-            (_JUMP_SET, 0, 1, _PROT_EXEC),
-            (_RETURN, 0, 0, _KILL),
-            (_RETURN, 0, 0, _ALLOW),
-        ]
-    # the flags of clone3 lie in memory, out of the filter's sight: the C library then falls back to clone
-    items += [(_JUMP_EQUAL, 0, 1, clone3), (_RETURN, 0, 0, _ERRNO | _ENOSYS)]
+    items = seccomp.beginning(known.architecture, KILL)
+    for number in known.fatal:
+        items += seccomp.answer(number, KILL)
+    # memory that can be executed would let a kernel replace the code around it, and so would code that is moved there
+    for number in known.mapping:
+        items += _without(number, 2, _PROT_EXEC)
+    items += _without(known.mremap, 3, _MREMAP_FIXED)
+    # abort() sends its signal in this way
     items += [
-        (_JUMP_EQUAL, 1, 0, clone),
-        (_RETURN, 0, 0, _ALLOW),
-        (_LOAD, 0, 0, _OFFSET_FIRST_ARGUMENT),
-        (_JUMP_SET, 0, 1, _CLONE_THREAD),
-        (_RETURN, 0, 0, _ALLOW),
-        (_RETURN, 0, 0, _KILL),
-    ]
-    return b"".join(struct.pack("<HBBI", *item) for item in items)
+        (JUMP_EQUAL, 0, 4, known.tgkill), (LOAD, 0, 0, argument(0)), (JUMP_EQUAL, 0, 1, pid), (RETURN, 0, 0, ALLOW),
+        (RETURN, 0, 0, KILL),
+    ]  # fmt: skip
+    # the C library asks for limits; no new ones may be given
+    items += [
+        (JUMP_EQUAL, 0, 6, known.prlimit64), (LOAD, 0, 0, argument(2)), (JUMP_EQUAL, 0, 3, 0),
+        (LOAD, 0, 0, argument(2, high=True)), (JUMP_EQUAL, 0, 1, 0), (RETURN, 0, 0, ALLOW), (RETURN, 0, 0, KILL),
+    ]  # fmt: skip
+    # the flags of clone3 lie in memory, out of the filter's sight: the C library then falls back to clone
+    items += seccomp.answer(known.clone3, seccomp.ERRNO | seccomp.ENOSYS)
+    items += _without(known.clone, 0, _CLONE_THREAD, whether=True)
+    items += [(RETURN, 0, 0, ALLOW)]
+    return seccomp.assemble(items)
+
+
+def _without(number: int, index: int, bits: int, *, whether: bool = False) -> list[Item]:
+    """A call that ends the process if one of these bits is set in an argument; with `whether`, if none is."""
+    answers = (ALLOW, KILL) if whether else (KILL, ALLOW)
+    return [
+        (JUMP_EQUAL, 0, 4, number), (LOAD, 0, 0, argument(index)), (JUMP_SET, 0, 1, bits), (RETURN, 0, 0, answers[0]),
+        (RETURN, 0, 0, answers[1]),
+    ]  # fmt: skip
 
 
 def install() -> bool:
     """Put the filter on this process, for good; whether the system took it."""
-    program = _program(platform.machine()) if sys.platform == "linux" else None
-    if program is None:
-        return False
-    libc = ctypes.CDLL(None, use_errno=True)
-    code = ctypes.create_string_buffer(program, len(program))
-
-    class Program(ctypes.Structure):
-        _fields_ = (("count", ctypes.c_ushort), ("items", ctypes.c_void_p))
-
-    wanted = Program(len(program) // 8, ctypes.addressof(code))
-    if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
-        return False
-    return not libc.prctl(_PR_SET_SECCOMP, _MODE_FILTER, ctypes.byref(wanted), 0, 0)
+    program = _program(os.uname().machine, os.getpid()) if sys.platform == "linux" else None
+    return program is not None and seccomp.install(program)

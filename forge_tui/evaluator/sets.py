@@ -28,6 +28,8 @@ class Kind(StrEnum):
     CONSTANT_ROWS = "constant_rows"
     OUTLIER = "outlier"
     LARGE = "large"
+    #: with a mean far larger than the deviation
+    SHIFTED = "shifted"
     TINY = "tiny"
     NEGATIVE_ZERO = "negative_zero"
     #: most values zero
@@ -50,8 +52,8 @@ WIDER = (Kind.SPREAD, Kind.INTEGERS)
 REPEATING = (Kind.CONSTANT_ROWS, Kind.SPARSE)
 #: sets that a target may do without: the reference may not be finite on them
 ADVERSARIAL = (
-    Kind.MASKS, Kind.CONSTANT_ROWS, Kind.OUTLIER, Kind.LARGE, Kind.TINY, Kind.NEGATIVE_ZERO, Kind.SPARSE, Kind.WIDE,
-    Kind.EXTREMES, *WIDER, Kind.NONFINITE,
+    Kind.MASKS, Kind.CONSTANT_ROWS, Kind.OUTLIER, Kind.LARGE, Kind.SHIFTED, Kind.TINY, Kind.NEGATIVE_ZERO, Kind.SPARSE,
+    Kind.WIDE, Kind.EXTREMES, *WIDER, Kind.NONFINITE,
 )  # fmt: skip
 
 _WORDS = {
@@ -62,6 +64,7 @@ _WORDS = {
     Kind.CONSTANT_ROWS: "inputs whose rows are constant",
     Kind.OUTLIER: "inputs with one large outlier",
     Kind.LARGE: "inputs 64 times as large",
+    Kind.SHIFTED: "inputs far from zero",
     Kind.TINY: "inputs 1024 times as small",
     Kind.NEGATIVE_ZERO: "inputs with negative zeros",
     Kind.SPARSE: "inputs that are mostly zero",

@@ -117,6 +117,8 @@ class Limits:
     shortest_us: float = _SHORTEST_US
     max_inner: int = _MAX_INNER
     warm_up_s: float = _WARM_UP_S
+    blocks: int = 0
+    """Sample just so many blocks; 0 samples until the ratio is known well enough, or the time is up."""
 
 
 def kept_outputs(nbytes: int) -> int:
@@ -231,9 +233,9 @@ class Timer:
             found.pairs += zip(times[0], times[1], strict=True)
             for kept, more in zip(found.others, times[2:], strict=True):
                 kept += more
-            if stats.enough(found.pairs):
-                break
             blocks = len(found.pairs) // 2
+            if blocks == self._limits.blocks or (not self._limits.blocks and stats.enough(found.pairs)):
+                break
             spent = (time.monotonic() - started) / self._limits.budget_s
             if blocks >= _MAX_BLOCKS or (spent > 1 and blocks >= stats.MIN_BLOCKS) or spent > _OVERRUN:
                 break

@@ -207,10 +207,14 @@ class GpuWatch:
     async def _start(self) -> None:
         if self._process is not None:
             return
-        self._process = await asyncio.create_subprocess_exec(
-            *self._command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL, env=clean_environment(), limit=_LINE_BYTES,
-        )  # fmt: skip
+        try:
+            self._process = await asyncio.create_subprocess_exec(
+                *self._command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.DEVNULL, env=clean_environment(), limit=_LINE_BYTES,
+            )  # fmt: skip
+        except OSError:
+            # unwatched, as where NVML does not answer; the next look tries again
+            return
         self._reader = asyncio.create_task(self._read(self._process))
 
     async def _read(self, process: asyncio.subprocess.Process) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import inspect
 import sys
@@ -15,6 +16,7 @@ from forge_tui.core.errors import ModelError
 
 #: where one tensor sits: how it is read and how it is written
 Slot = tuple[Callable[[], Any], Callable[[Any], None]]
+_PARSES = 3
 
 
 def find_function(qualname: str) -> Callable[..., Any]:
@@ -70,10 +72,17 @@ def item_slot(holder: dict[str, Any], name: str) -> Slot:
 
 def source_of(value: Any, longest: int = 8192) -> str:
     """Python source of a callable (the class, for a module), or nothing where there is none."""
-    try:
-        text = inspect.getsource(type(value) if isinstance(value, nn.Module) else value)
-    except (OSError, TypeError):
-        return ""
+    subject = type(value) if isinstance(value, nn.Module) else value
+    text = ""
+    for _ in range(_PARSES):
+        try:
+            text = inspect.getsource(subject)
+            break
+        except (OSError, TypeError):
+            return ""
+        except SystemError:
+            # CPython 3.11 loses count of its recursion now and then when it parses a file amid a collection (gh-106905)
+            gc.collect()
     return text if len(text) <= longest else f"{text[:longest]}\n# ... cut\n"
 
 

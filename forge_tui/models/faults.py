@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from forge_tui.core.errors import ForgeError, ModelError
+from forge_tui.core.errors import TRACEBACK_IN_LOG, ForgeError, ModelError
 from forge_tui.core.records import ModelSpec
 
 _LONGEST = 400
@@ -32,9 +32,9 @@ def explain(error: BaseException, spec: ModelSpec, what: str) -> ForgeError:
     if isinstance(error, SyntaxError):
         name = Path(error.filename or spec.path).name
         at = f" (line {error.lineno} of {name})" if error.lineno else ""
-        return ModelError(f"{what}{at}: {type(error).__name__}: {error.msg}.", "The worker's log has the traceback.")
+        return ModelError(f"{what}{at}: {type(error).__name__}: {error.msg}.", TRACEBACK_IN_LOG)
     said = f"{type(error).__name__}: {text}" if text else type(error).__name__
-    return ModelError(f"{what}{_line(error, spec)}: {said.rstrip('.')}.", "The worker's log has the traceback.")
+    return ModelError(f"{what}{_line(error, spec)}: {said.rstrip('.')}.", TRACEBACK_IN_LOG)
 
 
 def readable(text: str) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from forge_tui.core import errors
-from forge_tui.core.errors import ExitCode, ForgeError, WorkerDied
+from forge_tui.core.errors import TRACEBACK_IN_LOG, EnvironmentFault, ExitCode, ForgeError, WorkerDied
 from forge_tui.processes.environment import clean_environment
 from forge_tui.processes.watch import Limits, Watch
 
@@ -63,10 +63,23 @@ class WorkerProcess:
         return self._process.pid if self._process is not None and self.running else 0
 
     async def start(self) -> None:
-        """Start the process if it does not live."""
+        """Start the process if it does not live.
+
+        Raises:
+            EnvironmentFault: the system gives none: too many processes or open files, say, or a full disk.
+        """
         if self.running:
             return
         await self.stop()
+        try:
+            await self._start()
+        except OSError as error:
+            raise EnvironmentFault(
+                f"The worker {self._module} could not be started: {error.strerror or error}.",
+                "Look at the limits of processes, memory and open files.",
+            ) from error
+
+    async def _start(self) -> None:
         request_read, request_write = os.pipe()
         reply_read, reply_write = os.pipe()
         self._log.parent.mkdir(parents=True, exist_ok=True)
@@ -96,6 +109,7 @@ class WorkerProcess:
         """Send one request and wait for its reply.
 
         Raises:
+            EnvironmentFault: the process could not be started.
             WorkerDied: the process ended, or the limit passed and it was killed.
             ForgeError: the worker replied with an error.
         """
@@ -125,7 +139,10 @@ class WorkerProcess:
                 raise WorkerDied(what, signal=number, log=self.log_tail())
             reply = json.loads(answer)
             if "error" in reply:
-                raise_reply(reply["error"])
+                failure = reply["error"]
+                if failure["hint"] == TRACEBACK_IN_LOG:
+                    failure["hint"] = f"The traceback is in {self._log}."
+                raise_reply(failure)
             result: dict[str, Any] = reply["ok"]
             return result
 

@@ -17,7 +17,7 @@ _KEEP_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """How a program ended. `code` is negative for a signal; the output is cut to its first mebibyte."""
+    """How a program ended. `code` is negative for a signal; of long output the first mebibyte is kept, or as told."""
 
     code: int
     stdout: str
@@ -33,17 +33,28 @@ async def run(
     Raises:
         OSError: it could not be started.
     """
+    return await run_in(clean_environment(env), argv, timeout_s=timeout_s, cwd=cwd)
+
+
+async def run_in(
+    environment: dict[str, str], argv: Sequence[str], *, timeout_s: float, cwd: Path | None = None,
+    keep_bytes: int = _KEEP_BYTES, together: bool = False,
+) -> Finished:  # fmt: skip
+    """The same with this environment and no other; `together` puts what goes to standard error into `stdout` too.
+
+    Raises:
+        OSError: it could not be started.
+    """
     process = await asyncio.create_subprocess_exec(
-        *argv, cwd=cwd, env=clean_environment(env), stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE, start_new_session=True,
+        *argv, cwd=cwd, env=environment, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT if together else asyncio.subprocess.PIPE, start_new_session=True,
     )  # fmt: skip
-    assert process.stdout is not None
-    assert process.stderr is not None
     parts = (bytearray(), bytearray())
+    streams = zip((process.stdout, process.stderr), parts, strict=True)
     timed_out = False
     try:
         async with asyncio.timeout(timeout_s):
-            await asyncio.gather(_read(process.stdout, parts[0]), _read(process.stderr, parts[1]))
+            await asyncio.gather(*(_read(stream, part, keep_bytes) for stream, part in streams if stream is not None))
             await process.wait()
     except TimeoutError:
         timed_out = True
@@ -57,6 +68,6 @@ async def run(
     return Finished(process.returncode, out, err, timed_out)
 
 
-async def _read(stream: asyncio.StreamReader, into: bytearray) -> None:
+async def _read(stream: asyncio.StreamReader, into: bytearray, keep_bytes: int) -> None:
     while chunk := await stream.read(65536):
-        into += chunk[: max(0, _KEEP_BYTES - len(into))]
+        into += chunk[: max(0, keep_bytes - len(into))]

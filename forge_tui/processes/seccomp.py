@@ -10,16 +10,20 @@ from __future__ import annotations
 import ctypes
 import os
 import struct
+from collections.abc import Iterable
 
 _PR_SET_NO_NEW_PRIVS = 38
 _PR_SET_SECCOMP = 22
 _MODE_FILTER = 2
-_ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
-_EACCES, _ENOSYS = 13, 38
-_LOAD, _JUMP_EQUAL, _JUMP_AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
-_OFFSET_NUMBER, _OFFSET_ARCH, _OFFSET_FIRST_ARGUMENT = 0, 4, 16
+ALLOW, KILL, ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
+_EACCES, ENOSYS = 13, 38
+LOAD, JUMP_EQUAL, _JUMP_AT_LEAST, JUMP_SET, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+_OFFSET_NUMBER, _OFFSET_ARCH, _OFFSET_ARGUMENTS = 0, 4, 16
 #: the other numbering of calls that x86-64 knows
 _X32 = 0x40000000
+
+#: operation, how many items to jump over if it holds, how many if not, value
+Item = tuple[int, int, int, int]
 
 #: machine: audit architecture, socket, io_uring_setup, and the calls that are refused
 _NUMBERS: dict[str, tuple[int, int, int, tuple[int, ...]]] = {
@@ -40,30 +44,53 @@ def program(machine: str) -> bytes | None:
     if known is None:
         return None
     architecture, socket, io_uring, refused = known
-    items: list[tuple[int, int, int, int]] = [
-        (_LOAD, 0, 0, _OFFSET_ARCH),
-        # 32-bit programs have other numbers: none of a toolchain is one
-        (_JUMP_EQUAL, 1, 0, architecture),
-        (_RETURN, 0, 0, _ERRNO | _ENOSYS),
-        (_LOAD, 0, 0, _OFFSET_NUMBER),
-        (_JUMP_AT_LEAST, 0, 1, _X32),
-        (_RETURN, 0, 0, _ERRNO | _ENOSYS),
-    ]
+    # 32-bit programs have other numbers: none of a toolchain is one
+    items = beginning(architecture, ERRNO | ENOSYS)
     for number in refused:
-        items += [(_JUMP_EQUAL, 0, 1, number), (_RETURN, 0, 0, _ERRNO | _EACCES)]
-    items += [(_JUMP_EQUAL, 0, 1, io_uring), (_RETURN, 0, 0, _ERRNO | _ENOSYS)]
-    items += [(_JUMP_EQUAL, 1, 0, socket), (_RETURN, 0, 0, _ALLOW), (_LOAD, 0, 0, _OFFSET_FIRST_ARGUMENT)]
+        items += answer(number, ERRNO | _EACCES)
+    items += answer(io_uring, ERRNO | ENOSYS)
+    items += [(JUMP_EQUAL, 1, 0, socket), (RETURN, 0, 0, ALLOW), (LOAD, 0, 0, argument(0))]
     for family in _LOCAL_FAMILIES:
-        items += [(_JUMP_EQUAL, 0, 1, family), (_RETURN, 0, 0, _ALLOW)]
-    items += [(_RETURN, 0, 0, _ERRNO | _EACCES)]
+        items += answer(family, ALLOW)
+    items += [(RETURN, 0, 0, ERRNO | _EACCES)]
+    return assemble(items)
+
+
+def beginning(architecture: int, otherwise: int) -> list[Item]:
+    """The number of a call is loaded; calls in another numbering are answered with `otherwise`."""
+    return [
+        (LOAD, 0, 0, _OFFSET_ARCH),
+        (JUMP_EQUAL, 1, 0, architecture),
+        (RETURN, 0, 0, otherwise),
+        (LOAD, 0, 0, _OFFSET_NUMBER),
+        (_JUMP_AT_LEAST, 0, 1, _X32),
+        (RETURN, 0, 0, otherwise),
+    ]
+
+
+def answer(value: int, what: int) -> list[Item]:
+    """The answer if what is loaded has this value; else it goes on."""
+    return [(JUMP_EQUAL, 0, 1, value), (RETURN, 0, 0, what)]
+
+
+def argument(index: int, *, high: bool = False) -> int:
+    """Where an argument of a call lies: its lower half, or the upper one."""
+    return _OFFSET_ARGUMENTS + 8 * index + 4 * high
+
+
+def assemble(items: Iterable[Item]) -> bytes:
+    """As the struct sock_filter items that the system takes."""
     return b"".join(struct.pack("<HBBI", *item) for item in items)
 
 
 def cut_off() -> bool:
     """Put the filter on the calling thread and whatever it starts, for good; whether the system took it."""
     code = program(os.uname().machine)
-    if code is None:
-        return False
+    return code is not None and install(code)
+
+
+def install(code: bytes) -> bool:
+    """Put a filter on the calling thread and whatever it starts, for good; whether the system took it."""
     libc = ctypes.CDLL(None, use_errno=True)
     kept = ctypes.create_string_buffer(code, len(code))
 

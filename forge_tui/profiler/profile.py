@@ -22,6 +22,7 @@ from forge_tui.profiler.families.resizing import with_siblings
 from forge_tui.profiler.hotspots import hotspots_of
 from forge_tui.profiler.measure import UNEQUAL, PhaseRun, measure_phase
 from forge_tui.profiler.observe import Observer
+from forge_tui.profiler.others import Others
 from forge_tui.profiler.passes import TooManyCalls
 from forge_tui.profiler.sites import Sites
 from forge_tui.profiler.targets import find_targets, measure_groups, with_families
@@ -64,7 +65,9 @@ def profile_model(
     with failing(loaded):
         sites = Sites(loaded, discover(loaded))
         versions = _input_versions(loaded)
+        others = Others()
         runs = [measure_phase(loaded, p, sites, repeats=repeats, timing_passes=timing_passes) for p in loaded.phases]
+        busy = others.cores() if loaded.device.type == "cpu" else 0.0
         if _input_versions(loaded) != versions:
             warnings.append("The model writes into its own inputs, so each call sees other values than the one before.")
         for run in runs:
@@ -89,7 +92,7 @@ def profile_model(
         warnings=tuple(warnings), phases=tuple(_phase_time(run) for run in runs),
         busy_ms=sum(run.phase.weight * run.busy_ms for run in runs),
         launches=round(sum(run.phase.weight * run.launches for run in runs)),
-        agreement=_mean([run.agreement for run in runs], runs),
+        agreement=_mean([run.agreement for run in runs], runs), others=busy,
     )  # fmt: skip
 
 

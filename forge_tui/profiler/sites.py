@@ -26,7 +26,7 @@ from forge_tui.models.tensors import has_tensor
 from forge_tui.profiler.discover import Found
 from forge_tui.profiler.opaque import has_fast_path, is_unseen, leaf_name, opaque_functions, opaque_reason, without_mode
 
-NOT_REPLACEABLE = "only modules, functions of the model's own files and torch.nn.functional can be replaced"
+NOT_REPLACEABLE = "only modules, the model's own functions and torch.nn.functional can be replaced"
 _NOTHING: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
 
 

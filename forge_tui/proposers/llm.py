@@ -28,6 +28,9 @@ ATTEMPT_S = 300.0
 TOTAL_S = 900.0
 BACKOFF_S, BACKOFF_MAX_S = 1.0, 60.0
 
+#: what a model can be asked for
+ASKED = (Edge.DRAFT, Edge.IMPROVE, Edge.REPAIR, Edge.REWRITE, Edge.MERGE)
+
 _loaded: Any = None
 
 
@@ -65,7 +68,7 @@ class LlmProposer:
 
     def can(self, task: Task) -> bool:
         """Anything that asks for a kernel, unless the model turned out to be unusable."""
-        return not self._dead and task.edge in (Edge.DRAFT, Edge.IMPROVE, Edge.REPAIR)
+        return not self._dead and task.edge in ASKED
 
     async def propose(self, task: Task) -> Proposal:
         """Ask the model. Faults of the provider are `infra`, with `fatal` where asking again is useless."""
@@ -85,6 +88,10 @@ class LlmProposer:
         if reply.source is None:
             return Proposal(source=None, idea=reply.hypothesis, family=reply.family, failure=reply.failure, call=call)
         return Proposal(source=reply.source, idea=reply.hypothesis, family=reply.family, call=call)
+
+    async def most_usd(self) -> float:
+        """The most that one call may cost, by LiteLLM's table; 0 where the model is not in it."""
+        return pricing.most_usd(await self._load(), self.name)
 
     async def close(self) -> None:
         """Let go of connections."""

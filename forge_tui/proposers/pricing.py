@@ -13,6 +13,9 @@ DEFAULT_MAX_TOKENS = 8192
 #: models whose hidden reasoning counts as output get room for it
 REASONING_MAX_TOKENS = 32768
 
+#: more than any prompt of ours has
+MOST_PROMPT_TOKENS = 32768
+
 
 class Usage(Record, frozen=True, kw_only=True):
     """Tokens of one call; `cached` of the prompt's were read from the provider's cache."""
@@ -60,6 +63,15 @@ def cost_of(litellm: Any, response: Any, model: str) -> float | None:
         if math.isfinite(cost) and cost >= 0:
             return cost
     return None
+
+
+def most_usd(litellm: Any, model: str) -> float:
+    """Dollars of the longest prompt that is sent and the longest reply that is asked for; 0 for an unknown price."""
+    info = model_info(litellm, model)
+    paid, got = info.get("input_cost_per_token"), info.get("output_cost_per_token")
+    if paid is None or got is None:
+        return 0.0
+    return float(paid) * MOST_PROMPT_TOKENS + float(got) * max_tokens(info, model)
 
 
 def _count(value: Any) -> int:

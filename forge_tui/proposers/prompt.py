@@ -21,6 +21,8 @@ CAP_LINEAGE, CAP_ERRORS = 1600, 1200
 MAX_ANCESTORS, MAX_SIBLINGS, SIBLING_WORDS, MAX_ERRORS = 6, 5, 25, 3
 #: drafts that failed before a plain kernel is asked for
 PLAIN_AFTER = 3
+#: edges on which an approach was chosen
+WRITTEN = (Edge.DRAFT, Edge.IMPROVE, Edge.REWRITE)
 
 _ERROR = re.compile(r"(?:\((\d+)\)|:(\d+)(?::\d+)?)\s*:\s*(?:fatal |catastrophic )?error\b")
 
@@ -85,7 +87,7 @@ def _history(task: Task) -> str:
     if failures:
         told = [f"- {first_words(f'{_idea(n)} -> {_effect(n)}', SIBLING_WORDS)}" for n in failures[-MAX_SIBLINGS:]]
         parts.append("# Tried from the same place, without success\n" + "\n".join(told))
-    siblings = [n for n in task.nodes if n.parent in here and n.edge in (Edge.DRAFT, Edge.IMPROVE) and n.family]
+    siblings = [n for n in task.nodes if n.parent in here and n.edge in WRITTEN and n.family]
     if siblings and task.edge is not Edge.REPAIR:
         families = sorted({first_words(n.family, 6) for n in siblings})[:8]
         parts.append("# Approaches already taken from the same place\n" + "; ".join(families))
@@ -127,6 +129,10 @@ def _sources(task: Task) -> str:
     elif task.parent is not None:
         parts.append(_fenced(f"# The kernel to improve ({_effect(task.parent)})", task.parent, language, CAP_SOURCE))
         best = task.best
+        if task.edge is Edge.MERGE and task.other is not None:
+            title = f"# The kernel to combine it with ({_effect(task.other)})"
+            parts.append(_fenced(title, task.other, language, CAP_BEST))
+            return "\n".join(parts)
         if best is not None and best.source != task.parent.source:
             parts.append(_fenced(f"# The best kernel so far ({_effect(best)})", best, language, CAP_BEST))
     return "\n".join(parts)
@@ -152,6 +158,16 @@ def _request(task: Task) -> str:
                     "no tricks, every index derived from the header's shapes and strides.\n")  # fmt: skip
         return ("# Task\nWrite a first kernel for this target. Take an approach that differs in mechanism from those "
                 "named above, if any are.\n")  # fmt: skip
+    if task.edge is Edge.MERGE:
+        return ("# Task\nWrite one kernel that combines what makes these two fast: the better one's structure, with "
+                "what the other one does better. If they exclude each other, say so in `hypothesis` and take what you "
+                "expect to be faster.\n")  # fmt: skip
+    if task.edge is Edge.REWRITE:
+        families = sorted({first_words(n.family, 6) for n in task.nodes if n.family})[:8]
+        named = f", none of these: {'; '.join(families)}" if families else ""
+        return (f"# Task\nSmall changes lead no further here. Write the kernel anew by an approach of another kind"
+                f"{named}. Keep only what the history above shows to matter, and name the new approach in "
+                "`family`.\n")  # fmt: skip
     here = _places(task)
     tried = tuple(n.family for n in task.nodes if n.parent in here and n.family)
     strategy = strategies.choose(task.target.bound, task.device.language, task.seed, tried)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -141,6 +142,7 @@ def _report(
             warnings.append("No kernel stays in the model: it is the original.")
         if not deployment.within_tolerance:
             warnings.append(f"The deployed model's outputs are outside the tolerance ({deployment.tolerance}).")
+    rent_usd = session.options.gpu_usd_per_hour * session.elapsed_s / 3600
     return RunReport(
         session=session.id, model=session.options.model.text, device=session.options.device, under=under,
         baseline_ms=deployment.baseline_ms if deployment else None,
@@ -154,8 +156,17 @@ def _report(
         evaluations=session.evaluations, cost_usd=session.cost_usd, cost_is_lower_bound=session.unpriced_calls > 0,
         stop_reason=session.stop_reason, state=session.state, elapsed_s=session.elapsed_s,
         warnings=tuple(dict.fromkeys([*(profile.warnings if profile else ()), *warnings])),
-        isolation=isolation, profile=summary(profile) if profile else None,
+        isolation=isolation, profile=summary(profile) if profile else None, rent_usd=rent_usd,
+        repaid_after_calls=repaid_after(session.cost_usd + rent_usd, session.options.gpu_usd_per_hour, deployment),
     )  # fmt: skip
+
+
+def repaid_after(spent_usd: float, usd_per_hour: float, deployment: Deployment | None) -> int | None:
+    """Calls of the model whose saved machine time is worth what was spent; None where none is saved or priced."""
+    if deployment is None or usd_per_hour <= 0 or deployment.deployed_ms >= deployment.baseline_ms:
+        return None
+    saved_usd = (deployment.baseline_ms - deployment.deployed_ms) / 3.6e6 * usd_per_hour
+    return math.ceil(spent_usd / saved_usd)
 
 
 def _over(deployment: Deployment | None, name: str, under: str, baselines: dict[str, float]) -> float | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from forge_tui.core.money import dollars
 from forge_tui.core.records import Confirmation, Verdict
 
 
@@ -44,9 +45,8 @@ def interval(pair: tuple[float, float] | None, digits: int = 2) -> str:
 
 
 def money(usd: float, *, lower_bound: bool = False) -> str:
-    """`$1.23`, with four digits below ten cents."""
-    text = f"${usd:.2f}" if usd >= 0.1 or usd == 0 else f"${usd:.4f}"
-    return f"at least {text}" if lower_bound else text
+    """`$1.23`, or `at least $1.23` where some price is not known."""
+    return f"at least {dollars(usd)}" if lower_bound else dollars(usd)
 
 
 def duration(seconds: float) -> str:

@@ -65,6 +65,10 @@ def _summary(report: RunReport, details: Details) -> list[str]:
         ("time spent", duration(report.elapsed_s)),
         ("cost", money(report.cost_usd, lower_bound=report.cost_is_lower_bound)),
     ]
+    if report.rent_usd:
+        rows.append(("rent of the machine", money(report.rent_usd)))
+    if report.repaid_after_calls is not None:
+        rows.append(("paid for itself after", f"{report.repaid_after_calls} calls of the model"))
     if details.deployment is not None and details.deployment.tolerance:
         within = "within" if details.deployment.within_tolerance else "OUTSIDE"
         rows.insert(11, ("tolerance", f"{details.deployment.tolerance}: {within}"))

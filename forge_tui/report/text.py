@@ -26,7 +26,11 @@ def render(report: RunReport) -> str:
     lines += _profile(report)
     cost = f", {money(report.cost_usd, lower_bound=report.cost_is_lower_bound)}" \
         if report.cost_usd or report.cost_is_lower_bound else ""  # fmt: skip
+    if report.rent_usd:
+        cost += f", {money(report.rent_usd)} for the machine"
     lines += _pair("spent", f"{count(report.evaluations, 'evaluation')}, {duration(report.elapsed_s)}{cost}")
+    if report.repaid_after_calls is not None:
+        lines += _pair("", f"paid for itself after {count(report.repaid_after_calls, 'call')} of the model")
     if report.targets:
         lines += ["", _HEAD, "-" * len(_HEAD)]
         for target in report.targets:
@@ -47,7 +51,10 @@ def _whole_model(report: RunReport) -> list[str]:
         return _pair("whole model", "not measured with the winners yet")
     between = "" if report.speedup_ci is None else f" (95% {interval(report.speedup_ci, 3)})"
     both = f"{time_ms(report.baseline_ms)} before, {time_ms(report.deployed_ms)} after"
-    lines = _pair("whole model", f"{both}: {times(report.speedup, 3)}{between}")
+    if any(target.deployed for target in report.targets):
+        lines = _pair("whole model", f"{both}: {times(report.speedup, 3)}{between}")
+    else:
+        lines = _pair("whole model", f"{time_ms(report.baseline_ms)} a call, with no kernel in it")
     for name, ms in report.baselines_ms.items():
         if name != report.under and report.deployed_ms:
             lines += _pair(f"vs {name}", f"{time_ms(ms)}: {times(ms / report.deployed_ms, 3)}")
@@ -75,9 +82,11 @@ def _target(target: TargetResult) -> list[str]:
     row = f"{name:<{_NAME}} {100 * target.share:>5.1f}% {before:>9} {best:>9} {times(target.speedup):>7} "
     row += f"{interval(target.speedup_ci):>11} {target.evaluations:>5} {'yes' if target.deployed else 'no':>3}"
     lines = [row]
-    if target.timings is not None:
-        for text in timing_lines(target.timings):
-            lines += textwrap.wrap(text, WIDTH, initial_indent="    ", subsequent_indent="      ")
+    facts = timing_lines(target.timings) if target.timings is not None else []
+    if target.confirmed and target.confirmed_speedup is not None:
+        facts.append(f"confirmed in fresh processes: {times(target.confirmed_speedup, 3)}")
+    for text in facts:
+        lines += textwrap.wrap(text, WIDTH, initial_indent="    ", subsequent_indent="      ")
     notes = [target.why_not] if target.why_not else []
     if target.unsanitised:
         notes.append(f"Unsanitised: {target.unsanitised}")

@@ -44,7 +44,8 @@ def saved_at(value: float) -> float:
 class Outlook:
     """What is to be expected of one target, as its tree stands."""
 
-    def __init__(self, tree: TargetTree, config: SearchConfig) -> None:
+    def __init__(self, tree: TargetTree, config: SearchConfig, price_usd: float = 0.0) -> None:
+        """`price_usd` is what an attempt costs beside the machine."""
         sizes, self.fruitless = tree.improvements(config.improvement)
         self._config = config
         self._attempts = tree.tries
@@ -65,13 +66,16 @@ class Outlook:
         self._parked = (
             self.doubtful and tree.tries >= config.park_after and self._best < config.park_below
         )
+        self.attempt_usd = price_usd + tree.candidate_s / 3600 * config.gpu_usd_per_hour
+        """What one more attempt is expected to cost."""
         self._rank: float | None = None
 
     @property
     def rank(self) -> float:
-        """Expected saving per attempt, share of the model's time."""
+        """Expected saving, share of the model's time, per dollar; per attempt where attempts cost nothing."""
         if self._rank is None:
-            self._rank = max(self.gain(horizon, self._config.rank_decay) / horizon for horizon in HORIZONS)
+            per_attempt = max(self.gain(horizon, self._config.rank_decay) / horizon for horizon in HORIZONS)
+            self._rank = per_attempt / self.attempt_usd if self.attempt_usd else per_attempt
         return self._rank
 
     @property
@@ -106,9 +110,19 @@ class Outlook:
         rate = max(self.gain(horizon, config.stop_decay) / horizon for horizon in HORIZONS)
         if self._attempts >= config.stop_after and rate * config.stop_horizon < config.min_gain:
             return f"expected gain below {config.min_gain:.1%} of the model's time"
+        if self._attempts >= config.stop_after and self.attempt_usd:
+            asked = 0.01 / config.usd_per_percent
+            if rate / self.attempt_usd < asked:
+                return (f"expected gain of the next dollar {_percent(rate / self.attempt_usd)} of the model's time, "
+                        f"below the {_percent(asked)} asked for")  # fmt: skip
         if self.fruitless >= config.patience:
             return f"{config.patience} attempts without an improvement"
         return ""
+
+
+def _percent(share: float) -> str:
+    """One figure that counts: `0.02%`."""
+    return f"{100 * share:.1g}%" if share < 0.01 else f"{100 * share:.0f}%"
 
 
 def _poisson(mean: float) -> list[tuple[int, float]]:

@@ -17,6 +17,14 @@ class SearchConfig(Record, frozen=True, kw_only=True):
     """Candidates over all targets, in flight ones included; failures of ours do not count."""
     model_ms: float = 0.0
     """Time of one model call, for texts; decisions use the targets' shares alone."""
+    max_usd: float | None = None
+    """Dollars of the session, for model calls and rent; what is in flight is held back from it."""
+    gpu_usd_per_hour: float = 0.0
+    """Rent of the machine; an evaluation costs its part of it."""
+    usd_per_percent: float = 5.0
+    """What 1% of the model's time is worth: where the next dollar is expected to buy less, the search ends."""
+    holds_usd: dict[str, float] = msgspec.field(default_factory=dict)
+    """By proposer, the most that one call may cost before its price is known."""
     min_gain: float = 0.001
     """Share of the model's time: a target that is expected to gain less is left alone."""
 
@@ -39,6 +47,22 @@ class SearchConfig(Record, frozen=True, kw_only=True):
     """How far below its parent a child may be and still be near it."""
     max_duplicates: int = 2
     """Duplicates that one proposer may make from one parent before it is asked no more there."""
+
+    rewrite_after: int = 4
+    """Attempts at a kernel before one in `rewrite_every` of them is to be written anew by another approach."""
+    rewrite_every: int = 10
+    stagnant_after: int = 12
+    """Attempts without an improvement, most of them of one family, after which another one is asked for."""
+    one_family: float = 0.6
+    """The part that is most of them."""
+    merge_every: int = 12
+    """Attempts from one merge to the next."""
+    merge_within: float = 0.25
+    """Two kernels of different families are merged if the second one's value is at most this far below the best."""
+    max_transfers: int = 3
+    """Kernels from elsewhere that a target tries; 0 for none."""
+    transfer_margin: float = 0.05
+    """How much better the kernel of another size must do there to be worth a try here."""
 
     repair_gate: float = 0.6
     """A repair is tried if its odds per dollar are at least this part of a fresh attempt's."""
@@ -95,6 +119,16 @@ class SearchConfig(Record, frozen=True, kw_only=True):
     """What counts as an improvement of a target."""
 
 
+class Found(Record, frozen=True, kw_only=True):
+    """A kernel that was right elsewhere."""
+
+    source: str
+    tunables: dict[str, int] = msgspec.field(default_factory=dict)
+    family: str = ""
+    origin: str
+    """Where, in words: `session s-1, where it was 1.80x`."""
+
+
 class Step(Record, frozen=True, kw_only=True):
     """One thing to do: ask a proposer for a kernel, or try a setting."""
 
@@ -106,7 +140,11 @@ class Step(Record, frozen=True, kw_only=True):
     """For a repair: the node to mend."""
     proposer: str
     tunables: dict[str, int] = msgspec.field(default_factory=dict)
-    """For edge `tune`: the setting to try, complete."""
+    """For edges `tune` and `transfer`: the setting to try, complete."""
+    other: int | None = None
+    """For a merge: the second kernel."""
+    found: Found | None = None
+    """For a transfer: what to try."""
     seed: int = 0
     """A function of the configuration's seed and of what was tried before at this target."""
 

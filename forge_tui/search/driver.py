@@ -7,23 +7,29 @@ search restored from its nodes goes on like one that was never interrupted.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
+import msgspec
+
+from forge_tui.core.money import dollars
 from forge_tui.core.ports import Task
 from forge_tui.core.records import Device, Edge, Evaluation, Node, Target, Verdict
 from forge_tui.search import policy
 from forge_tui.search.allocation import Outlook, bonus_scale
-from forge_tui.search.config import Drop, SearchConfig, Step, Stop
+from forge_tui.search.config import Drop, Found, SearchConfig, Step, Stop
 from forge_tui.search.experience import TEMPLATES, Experience
 from forge_tui.search.tree import GENERATION, NodeStats, TargetTree
 
-__all__ = ["Drop", "NodeStats", "Search", "SearchConfig", "Step", "Stop"]
+__all__ = ["Drop", "Found", "NodeStats", "Search", "SearchConfig", "Step", "Stop"]
 
 Can = Callable[[Step], bool]
 
 #: the proposer's name on nodes that only try another setting, and on a person's own kernels
-TUNER, PERSON = "tune", "person"
+TUNER, PERSON, ELSEWHERE = "tune", "person", "elsewhere"
+#: these ask nobody, and cost nothing but their evaluation
+FREE = (Edge.TUNE, Edge.TRANSFER)
 
 
 class Search:
@@ -32,16 +38,25 @@ class Search:
     The caller asks `next_step`, and ends every step by `begin` and later `finish`, or by `drop`.
     """
 
-    def __init__(self, config: SearchConfig, targets: Sequence[Target]) -> None:
+    def __init__(
+        self, config: SearchConfig, targets: Sequence[Target], found: Mapping[str, Sequence[Found]] | None = None
+    ) -> None:
+        """`found` has kernels of earlier sessions by target, the most promising first."""
         self.config = config
+        self._found = dict(found or {})
+        self._relatives = {
+            t.id: [other.id for other in targets if other.id != t.id and _related(t, other)] for t in targets
+        }
         self._trees = {t.id: TargetTree(t, config.explore, partial(bonus_scale, t, config)) for t in targets}
         self._owner: dict[int, TargetTree] = {}
         self._experience = Experience()
-        self._outlooks: dict[str, tuple[int, Outlook]] = {}
+        self._outlooks: dict[str, tuple[tuple[int, float], Outlook]] = {}
         # (content, what proposers said no to) and (version) of targets where nothing could be done
         self._refused: dict[str, tuple[int, set[tuple[Edge, int | None, int | None, str]]]] = {}
         self._idle: dict[str, int] = {}
         self._wish = ""
+        self._paid_usd = self._rent_usd = 0.0
+        self._short = 0.0
 
     # ---- deciding
 
@@ -58,18 +73,33 @@ class Search:
         if sum(tree.begun for tree in self._trees.values()) >= self.config.max_evaluations:
             reason = f"All {self.config.max_evaluations} evaluations are used up."
             return None if flying else Stop(reason=reason)
+        left = self._left_usd()
+        if left <= 0:
+            return None if flying else Stop(reason=self._why_broke())
+        self._short = 0.0
         for tree in self._ranked():
-            step = self._step_for(tree, can)
+            step = self._step_for(tree, can, left)
             if step is not None:
                 tree.reserve(step)
                 self._experience.start(step.proposer, step.edge, 1)
                 return step
-            self._idle[tree.target.id] = tree.version
-        return None if flying else Stop(reason=self._why_over())
+            if not self._short:
+                self._idle[tree.target.id] = tree.version
+        if flying:
+            return None
+        return Stop(reason=self._why_broke() if self._short else self._why_over())
 
     def stop(self, reason: str) -> None:
         """Start nothing more; `next_step` answers with this reason once nothing is in flight."""
         self._wish = reason
+
+    def pay(self, usd: float) -> None:
+        """A model call cost so much, whatever came of it."""
+        self._paid_usd += usd
+
+    def rent(self, usd: float) -> None:
+        """What the machine has cost since the session began."""
+        self._rent_usd = usd
 
     def start_step(self, target_id: str) -> Step:
         """The step under which a person's own kernel begins; not to be waited for by `next_step`."""
@@ -143,6 +173,7 @@ class Search:
             target=tree.target, device=device, edge=step.edge,
             parent=tree.node(step.parent) if step.parent is not None else None,
             failed=tree.node(step.failed) if step.failed is not None else None,
+            other=tree.node(step.other) if step.other is not None else None,
             best=tree.best, lineage=tree.lineage(step.parent), nodes=tree.nodes(), seed=step.seed,
         )  # fmt: skip
 
@@ -170,12 +201,35 @@ class Search:
         }  # fmt: skip
         return {"trees": trees, "experience": self._experience.state()}
 
+    # ---- money
+
+    def _left_usd(self) -> float:
+        """Dollars that may still be promised to somebody."""
+        if self.config.max_usd is None:
+            return math.inf
+        held = math.fsum(self._hold(step) for tree in self._trees.values() for step in tree.reserved)
+        return self.config.max_usd - self._paid_usd - self._rent_usd - held
+
+    def _hold(self, step: Step) -> float:
+        """What a step may cost at most, as far as is known."""
+        if step.edge in FREE or step.proposer in (TEMPLATES, PERSON):
+            return 0.0
+        return self._experience.hold(step.proposer, self.config.holds_usd.get(step.proposer, 0.0))
+
+    def _why_broke(self) -> str:
+        spent = self._paid_usd + self._rent_usd
+        rent = f", {dollars(self._rent_usd)} of it for the machine" if self._rent_usd else ""
+        said = f"{dollars(spent)} of the budget of {dollars(self.config.max_usd or 0.0)} are spent{rent}"
+        more = f", and one more model call may cost {dollars(self._short)}" if self._short else ""
+        return f"{said}{more}."
+
     # ---- allocation
 
     def _outlook(self, tree: TargetTree) -> Outlook:
+        price = self._experience.usual_price(self.config.proposers)
         known = self._outlooks.get(tree.target.id)
-        if known is None or known[0] != tree.version:
-            known = (tree.version, Outlook(tree, self.config))
+        if known is None or known[0] != (tree.version, price):
+            known = ((tree.version, price), Outlook(tree, self.config, price))
             self._outlooks[tree.target.id] = known
         return known[1]
 
@@ -202,17 +256,25 @@ class Search:
 
     # ---- one target
 
-    def _step_for(self, tree: TargetTree, can: Can) -> Step | None:
+    def _step_for(self, tree: TargetTree, can: Can, left_usd: float) -> Step | None:
         if any(tree.node(i).edge is Edge.START for i in tree.flying):
             return None
         for step in self._wishes(tree):
-            if step.edge is Edge.TUNE or self._possible(tree, step, can):
+            held = self._hold(step)
+            if held > left_usd:
+                self._short = max(self._short, held)
+                continue
+            if step.edge in FREE or self._possible(tree, step, can):
                 return step
         return None
 
     def _wishes(self, tree: TargetTree) -> Iterator[Step]:
-        """Steps in order of preference: repairs that pay, a fair share of settings, new kernels, other settings."""
+        """Steps in order of preference.
+
+        What was found elsewhere, repairs that pay, a fair share of settings, new kernels, other settings.
+        """
         config, known = self.config, self._experience
+        yield from self._transfers(tree)
         for failed in policy.repairs(tree, config):
             for name in known.order(config.proposers, Edge.REPAIR):
                 if policy.repair_pays(tree, failed, name, known, config):
@@ -221,11 +283,46 @@ class Search:
         if tree.tunes < config.tune_share * (attempts - config.tune_after):
             yield from self._tune(tree)
         orders = {edge: known.order(config.proposers, edge) for edge in (Edge.DRAFT, Edge.IMPROVE)}
+        yield from self._other_ways(tree, [name for name in orders[Edge.IMPROVE] if name != TEMPLATES])
         for option in policy.options(tree, config):
             for name in orders[option.edge]:
                 if option.chain is None or option.chain.duplicates.get(name, 0) < config.max_duplicates:
-                    yield self._step(tree, option.edge, option.parent, name)
+                    step = self._step(tree, option.edge, option.parent, name)
+                    if name != TEMPLATES and policy.anew(option, step.seed, config):
+                        yield msgspec.structs.replace(step, edge=Edge.REWRITE)
+                    yield step
         yield from self._tune(tree)
+
+    def _other_ways(self, tree: TargetTree, names: list[str]) -> Iterator[Step]:
+        """What is due now and then: a merge of two approaches, a way out of one that leads no further."""
+        pair = policy.merge_pair(tree, self.config)
+        if pair is not None:
+            for name in names:
+                yield msgspec.structs.replace(self._step(tree, Edge.MERGE, pair[0], name), other=pair[1])
+        if tree.champion is not None and policy.in_a_rut(tree, self.config):
+            for name in names:
+                yield self._step(tree, Edge.REWRITE, tree.champion.best, name)
+
+    def _transfers(self, tree: TargetTree) -> Iterator[Step]:
+        """Kernels of earlier sessions, then the best ones of the same callable at other sizes, if not here yet."""
+        tried = [step.found.source for step in tree.reserved if step.found is not None]
+        tried += [node.source for node in tree.nodes() if node.edge is Edge.TRANSFER]
+        if len(tried) >= self.config.max_transfers:
+            return
+        here = {node.source for node in tree.nodes()} | set(tried)
+        mine = tree.champion.value if tree.champion is not None else 0.0
+        for found in (*self._found.get(tree.target.id, ()), *self._siblings(tree, mine)):
+            if found.source not in here:
+                step = self._step(tree, Edge.TRANSFER, None, ELSEWHERE, tunables=found.tunables)
+                yield msgspec.structs.replace(step, found=found)
+
+    def _siblings(self, tree: TargetTree, least: float) -> Iterator[Found]:
+        for other_id in self._relatives[tree.target.id]:
+            other = self._trees[other_id]
+            if other.champion is not None and other.champion.value > least + self.config.transfer_margin:
+                node = other.node(other.champion.best)
+                origin = f"{other.target.name} at another size, where it was {math.exp(other.champion.value):.2f}x"
+                yield Found(source=node.source, tunables=node.tunables, family=node.family, origin=origin)
 
     def _tune(self, tree: TargetTree) -> Iterator[Step]:
         found = policy.tune_step(tree, self.config)
@@ -300,3 +397,13 @@ class Search:
             groups.setdefault(reason, []).append(tree.target.name)
         text = "; ".join(f"{reason} ({', '.join(names)})" for reason, names in groups.items())
         return f"Nothing more is worth trying: {text}."
+
+
+def _related(one: Target, other: Target) -> bool:
+    """Whether two targets are one callable at different sizes, so that a kernel of one may fit the other."""
+
+    def form(target: Target) -> tuple[object, ...]:
+        specs = [i.spec for i in target.signature.inputs], [o.spec for o in target.signature.outputs]
+        return target.qualname, *([(s.dtype, len(s.shape)) for s in side] for side in specs)
+
+    return form(one) == form(other)

@@ -29,6 +29,11 @@ MICRO = 1_000_000
 
 TEMPLATES = "templates"
 
+_ROLES = {
+    Edge.DRAFT: "draft", Edge.IMPROVE: "improve", Edge.REWRITE: "improve", Edge.MERGE: "improve",
+    Edge.REPAIR: "repair",
+}  # fmt: skip
+
 
 @dataclass(slots=True)
 class _Tally:
@@ -40,11 +45,12 @@ class _Tally:
     gain: int = 0
     priced: int = 0
     cost: int = 0
+    dearest: int = 0
 
 
 def role_of(edge: Edge) -> str:
     """Drafts, improvements and repairs are different trades."""
-    return {Edge.DRAFT: "draft", Edge.IMPROVE: "improve", Edge.REPAIR: "repair"}.get(edge, "")
+    return _ROLES.get(edge, "")
 
 
 class Experience:
@@ -63,8 +69,10 @@ class Experience:
         """Note what a proposal cost; an unknown price is 0 there and counts as unknown."""
         if role_of(node.edge) and node.cost_usd > 0:
             tally = self._of(node.proposer, node.edge)
+            cost = round(node.cost_usd * MICRO)
             tally.priced += sign
-            tally.cost += sign * round(node.cost_usd * MICRO)
+            tally.cost += sign * cost
+            tally.dearest = max(tally.dearest, cost)
 
     def end(self, proposer: str, edge: Edge, *, value: float | None, before: float | None) -> None:
         """An attempt ended with a kernel of this value, or None; `before` is its parent's."""
@@ -98,6 +106,17 @@ class Experience:
         repair = self._price([(proposer, "repair")])
         fresh = self._price([(proposer, "draft"), (proposer, "improve")])
         return repair / fresh if repair and fresh else 1.0
+
+    def usual_price(self, proposers: tuple[str, ...]) -> float:
+        """Mean dollars of an attempt over everybody and every role; what has no price, templates say, costs nothing."""
+        tallies = [t for (name, _), t in self._tallies.items() if name in proposers]
+        ended = sum(max(t.started, t.priced) for t in tallies)
+        return sum(t.cost for t in tallies) / ended / MICRO if ended else 0.0
+
+    def hold(self, proposer: str, unknown_usd: float) -> float:
+        """Dollars to hold back for a call of this proposer: half again its dearest one, `unknown_usd` before any."""
+        dearest = max((t.dearest for (name, _), t in self._tallies.items() if name == proposer), default=0)
+        return 1.5 * dearest / MICRO if dearest else unknown_usd
 
     def order(self, proposers: tuple[str, ...], edge: Edge) -> list[str]:
         """Whom to ask, best first: templates for drafts, then everybody once, then by gain per dollar."""

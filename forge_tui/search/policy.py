@@ -87,6 +87,42 @@ def options(tree: TargetTree, config: SearchConfig) -> Iterator[Option]:
     yield from late
 
 
+def anew(option: Option, seed: int, config: SearchConfig) -> bool:
+    """Whether a kernel that was worked on for long is to be written anew this time."""
+    if option.edge is not Edge.IMPROVE or option.chain is None or option.chain.attempts < config.rewrite_after:
+        return False
+    return seed % config.rewrite_every == 0
+
+
+def in_a_rut(tree: TargetTree, config: SearchConfig) -> bool:
+    """Whether so many attempts, most of them of one family, brought nothing; true once for so many."""
+    window = config.stagnant_after
+    _, fruitless = tree.improvements(config.improvement)
+    if fruitless < window or len(tree.generation) < window:
+        return False
+    recent = [tree.node(node_id) for node_id in tree.generation[-window:]]
+    if any(node.edge is Edge.REWRITE for node in recent) or any(s.edge is Edge.REWRITE for s in tree.reserved):
+        return False
+    families = [node.family for node in recent if node.family]
+    return bool(families) and max(map(families.count, families)) >= config.one_family * window
+
+
+def merge_pair(tree: TargetTree, config: SearchConfig) -> tuple[int, int] | None:
+    """The best kernel and the best one of another family near it, where a merge is due."""
+    champion = tree.champion
+    if champion is None or len(tree.generation) < config.merge_every:
+        return None
+    recent = tree.generation[-config.merge_every :]
+    if any(tree.node(i).edge is Edge.MERGE for i in recent) or any(s.edge is Edge.MERGE for s in tree.reserved):
+        return None
+    family = tree.node(champion.head).family
+    least = champion.value - config.merge_within
+    near = [chain for name, chain in tree.by_family.items() if name != family and chain.value >= least]
+    if not family or not near:
+        return None
+    return champion.best, max(near, key=lambda c: (c.value, -c.head)).best
+
+
 def _ranked_roots(tree: TargetTree, own: float) -> Iterator[Chain | None]:
     """Drafts by worth, and None where it is the turn of a new one."""
     due = True

@@ -112,8 +112,8 @@ class SimulatedProposer:
         return self._cost_usd
 
     def can(self, task: Task) -> bool:
-        """Always."""
-        return task.edge is not Edge.TUNE
+        """Whatever is asked of one kernel alone."""
+        return task.edge in (Edge.DRAFT, Edge.IMPROVE, Edge.REPAIR)
 
     async def propose(self, task: Task) -> Proposal:
         """See `core.ports.Proposer`."""

@@ -17,8 +17,9 @@ from forge_tui.search.config import Drop, Step
 
 #: values are summed as integers of this fineness
 UNIT = 10**9
-#: edges on which somebody wrote a new kernel; repairs and settings are not attempts of their parent
-GENERATION = (Edge.DRAFT, Edge.IMPROVE, Edge.START)
+#: edges on which somebody wrote a new kernel; repairs and settings are not attempts of their parent, and what was found
+#: elsewhere says nothing of the chances here
+GENERATION = (Edge.DRAFT, Edge.IMPROVE, Edge.START, Edge.REWRITE, Edge.MERGE)
 
 
 class NodeStats(Record, frozen=True, kw_only=True):
@@ -102,6 +103,8 @@ class TargetTree:
         self.unmended: dict[int, int] = {}
         """By failed node: repairs of it that brought no source."""
         self.champion: Chain | None = None
+        self.by_family: dict[str, Chain] = {}
+        """The best kernel of every family that was named."""
         self.heads: list[tuple[float, int, Chain]] = []
         """Chains whose source may have settings to try: (-value, head, chain), best first."""
         self.ids: list[int] = []
@@ -113,6 +116,7 @@ class TargetTree:
         self._nodes: dict[int, Node] = {}
         self._in_order: list[Node] = []
         self._values: dict[int, float] = {}
+        self._spent_ms = self._measured = 0
         self._records: list[tuple[int, float]] = []
         self._fast: tuple[float, int] | None = None
         self._right: tuple[float, int] | None = None
@@ -168,6 +172,11 @@ class TargetTree:
     def baseline_us(self) -> float | None:
         """The reference's time as measured beside the oldest right kernel."""
         return None if self._baseline is None else self._baseline[1]
+
+    @property
+    def candidate_s(self) -> float:
+        """Mean seconds of the machine that a candidate took; 0 before any."""
+        return self._spent_ms / 1000 / self._measured if self._measured else 0.0
 
     def lineage(self, node_id: int | None) -> tuple[Node, ...]:
         """The node, its parent, and so on to the root."""
@@ -275,6 +284,10 @@ class TargetTree:
             return None
         node = self._nodes[node_id] = _with(node, evaluation)
         self._in_order[bisect_left(self.ids, node_id)] = node
+        self._measured += 1
+        # in whole milliseconds, so that the sum does not depend on the order of verdicts
+        self._spent_ms += round(1000 * sum(s or 0.0 for s in (
+            evaluation.compile_s, evaluation.verify_s, evaluation.timing_s)))  # fmt: skip
         chain = self.chains.get(node.parent) if node.parent is not None else None
         if node.edge is Edge.TUNE and chain is not None:
             chain.tuning -= 1
@@ -311,6 +324,8 @@ class TargetTree:
                 chain.tuning += sign
                 if isinstance(what, Node):
                     self._join(chain, what.id, sign)
+        elif what.edge is Edge.TRANSFER:
+            return
         elif what.edge is Edge.REPAIR:
             failed = what.repairs if isinstance(what, Node) else what.failed
             if failed is not None:
@@ -388,10 +403,14 @@ class TargetTree:
                 insort(self.ranked_roots, (-chain.down, chain.head, chain), key=_rank)
                 if self._room is not None and chain is self.roots[0]:
                     self.scale = self._room(value)
-                    for known in self.chains.values():
-                        self._weigh(known)
+                    for other in self.chains.values():
+                        self._weigh(other)
         if self.champion is None or (chain.value, -chain.best) > (self.champion.value, -self.champion.best):
             self.champion = chain
+        family = self._nodes[chain.head].family
+        known = self.by_family.get(family)
+        if family and (known is None or (chain.value, -chain.best) > (known.value, -known.best)):
+            self.by_family[family] = chain
         above = chain
         while above is not None and (value > above.below or above is chain):
             above.below = max(above.below, value)

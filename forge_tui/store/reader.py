@@ -141,6 +141,22 @@ class Reader:
             sql, values = sql + " AND n.target_id = ?", (session_id, target_id)
         return [_to_node(row) for row in self._rows(sql + " ORDER BY n.id", *values)]
 
+    def faster_elsewhere(self, session_id: str, target_id: str, identity: str, most: int) -> list[tuple[str, Node]]:
+        """The fastest kernels of a target in other sessions on an equal device, each with its session; sources differ.
+
+        The target's id follows from the callable and its inputs, so equal ids are equal work.
+        """
+        places = [s.id for s in self.sessions() if s.id != session_id and s.device and s.device.identity == identity]
+        found: list[tuple[str, Node]] = []
+        for place in places:
+            right = [n for n in self.nodes(place, target_id) if n.evaluation and n.evaluation.verdict is Verdict.FASTER]
+            found += [(place, node) for node in right]
+        found.sort(key=lambda f: (-(f[1].evaluation.speedup or 0.0) if f[1].evaluation else 0.0, f[0], f[1].id))
+        chosen: dict[str, tuple[str, Node]] = {}
+        for place, node in found:
+            chosen.setdefault(node.source, (place, node))
+        return list(chosen.values())[:most]
+
     def node(self, session_id: str, node_id: int) -> Node:
         """One node with everything, samples included.
 

@@ -102,6 +102,7 @@ ASCII = Glyphs(
 
 EDGE_WORDS: dict[Edge, str] = {
     Edge.DRAFT: "draft", Edge.IMPROVE: "improve", Edge.REPAIR: "repair", Edge.TUNE: "tune", Edge.START: "start",
+    Edge.REWRITE: "rewrite", Edge.MERGE: "merge", Edge.TRANSFER: "transfer",
 }  # fmt: skip
 
 

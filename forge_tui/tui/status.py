@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 from forge_tui.tui.glyphs import Glyphs
 from forge_tui.tui.paint import Piece
 from forge_tui.tui.state import SessionView
@@ -80,7 +82,9 @@ def first_run(state: SessionView, workspace: str) -> str:
     """What an empty workspace says, or nothing."""
     if state.session is not None or state.sessions:
         return ""
+    where = clean(workspace)
     return (
-        f"There is no session in {clean(workspace)} yet. Start one in another terminal, with your model's file or a "
-        "packaged example:  forge-tui run example:tiny-llm  It shows up here as soon as it begins. q leaves."
+        f"There is no session in {where} yet. Start one in another terminal, with your model's file or a packaged "
+        f"example, and it shows up here as soon as it begins. q leaves.\n\n"
+        f"forge-tui run example:tiny-llm --workspace {clean(shlex.quote(workspace))}"
     )

@@ -127,7 +127,7 @@ def _target(
     elif state.deployment is not None or (state.info and state.info.state not in LIVE_STATES):
         row.append(("  no", "muted"))
         if evaluation is None or evaluation.verdict is not Verdict.FASTER:
-            reason = "No kernel was found faster."
+            reason = "No kernel was found faster." if view.nodes else "No kernel was tried."
     lines: Lines = [row]
     if reason:
         lines += [[(f"    {line}", "muted")] for line in wrap(one_line(reason), max(20, width - 6))]

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 import store_fixture as fixture
 
-from forge_tui.core.errors import EnvironmentFault, ModelError
+from forge_tui.core.errors import EnvironmentFault, ModelError, UsageError
 from forge_tui.core.events import Kind
 from forge_tui.core.paths import Workspace
 from forge_tui.core.ports import TargetCheck
@@ -198,7 +198,7 @@ def session(tmp_path):
 
 async def test_a_session_goes_from_profile_to_deployment(session):
     """Every candidate has a verdict, the fastest of each target are deployed, and the report says so."""
-    rooms = FakeRooms()
+    rooms = FakeRooms(fast=True)
     await session.run(rooms)
     info = session.reader.session(session.id)
     assert info.state == "done"
@@ -206,6 +206,7 @@ async def test_a_session_goes_from_profile_to_deployment(session):
     nodes = session.reader.nodes(session.id)
     assert len(nodes) == 14
     assert all(node.evaluation is not None for node in nodes)
+    assert {winner.target.id for winner in rooms.winners} == {t.id for t in TARGETS}
     for winner in rooms.winners:
         rivals = [n for n in nodes if n.target_id == winner.target.id and n.evaluation.verdict is Verdict.FASTER]
         best = max(rivals, key=lambda n: n.evaluation.speedup)
@@ -419,13 +420,14 @@ async def test_the_same_seed_gives_the_same_tree(tmp_path):
 
 
 async def test_the_money_limit_holds(session):
-    """At 25 cents a call, a budget of one dollar buys four calls and the ones that were in flight."""
+    """At 25 cents a call, a budget of one dollar is not passed once the price is known."""
     rooms = FakeRooms()
-    await session.run(rooms, options=msgspec.structs.replace(OPTIONS, max_usd=1.0, max_evaluations=100))
+    options = msgspec.structs.replace(OPTIONS, max_usd=1.6, max_evaluations=100, usd_per_percent=1e6)
+    await session.run(rooms, options=options)
     info = session.reader.session(session.id)
-    assert info.stop_reason == "The budget of $1.00 is spent."
-    assert 4 <= rooms.asked["propose"] <= 8
-    assert info.cost_usd == pytest.approx(0.25 * rooms.asked["propose"])
+    assert info.stop_reason == "$1.25 of the budget of $1.60 are spent, and one more model call may cost $0.38."
+    assert rooms.asked["propose"] == 5
+    assert info.cost_usd == pytest.approx(1.25)
 
 
 @pytest.mark.parametrize(("where", "error", "code"), [
@@ -491,6 +493,15 @@ async def test_timings_of_another_machine_are_not_mixed(session):
     other = Device(**{**msgspec.structs.asdict(DEVICE), "model": "another processor"})
     with pytest.raises(EnvironmentFault, match="do not compare"):
         await session.run(FakeRooms(device=other))
+
+
+async def test_a_persons_kernel_for_no_target_ends_the_session_at_once(session):
+    """As with `--target`: nothing is searched for an hour without the kernel that was asked for."""
+    start = StartKernel(source="", language="cpp", target="sofmax", path="mine.cpp")
+    options = msgspec.structs.replace(OPTIONS, start=(start,), max_evaluations=3)
+    with pytest.raises(UsageError, match=r"Did you mean softmax\?"):
+        await session.run(FakeRooms(), options=options)
+    assert session.reader.nodes(session.id) == []
 
 
 async def test_a_persons_kernel_is_evaluated_first_and_once(session):

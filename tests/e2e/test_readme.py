@@ -17,6 +17,7 @@ SHORT = ["--headless", "--minutes", "0.2", "--evaluations", "2", "--targets", "1
 #: run by other tests: make targets by CI, the screen by tests/terminal, installation and compilation are too long here
 ELSEWHERE = {
     "make demo", "make test", "forge-tui", "pip install 'forge-tui[hf]'", "forge-tui run example:resnet",
+    "forge-tui record model.py --target LayerNorm --output norm.landscape",
     "forge-tui profile model.py --what-if", "forge-tui profile model.py --baselines",
 }  # fmt: skip
 CONFIG = {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "n_embd": 32, "n_head": 2, "n_layer": 2,
@@ -74,8 +75,6 @@ def test_command(folder, command):
     if arguments[0] == "report":
         sessions = json.loads(forge(folder, "sessions", "--json").stdout)
         arguments = [sessions["sessions"][0]["id"] if a == "SESSION" else a for a in arguments]
-    if "RMSNorm" in arguments:  # the README's model has another norm
-        arguments = ["LayerNorm" if a == "RMSNorm" else a for a in arguments]
     if arguments[0] == "resume":
         arguments += ["--headless", "--evaluations", "1"]
     done = forge(folder, *arguments)

@@ -71,6 +71,18 @@ async def test_everything_at_200_by_50() -> None:
         assert part in text, part
 
 
+async def test_notes_count_samples_only_where_they_are_known() -> None:
+    """Nodes of the tree are read without their samples: that is not none."""
+    view = busy_session()
+    async with running(view, (120, 40)) as (app, pilot):
+        await pilot.press("2", "b", "3", "z", "]", "]")
+        await settle(app, pilot)
+        text = screen_text(app)
+    assert "[notes]" in text
+    assert "95% interval" in text
+    assert "0 paired samples" not in text
+
+
 @pytest.mark.parametrize("size", [(200, 50), (120, 40), (140, 24), (80, 50), (80, 24), (72, 20), (60, 15), (59, 15)])
 async def test_no_size_breaks(size: tuple[int, int]) -> None:
     """At every size the app shows its focused pane, or the sentence that there is no room."""

@@ -136,26 +136,34 @@ def test_wrong_command_line_is_a_sentence(arguments, begin, command, capsys):
 
 @pytest.mark.parametrize(("arguments", "module", "name", "expected"), [
     (["run", "m.py", "--model", "a/b", "--model", "c", "--no-templates", "--evaluations", "7", "--minutes", "1.5",
-      "--usd", "2", "--targets", "3", "--target", "RMSNorm", "--start", "norm=k.cu", "--seed", "5", "--threads", "2",
+      "--usd", "2", "--gpu-rate", "3.5", "--worth", "9", "--no-transfer", "--targets", "3", "--target", "RMSNorm",
+      "--start", "norm=k.cu", "--seed", "5", "--threads", "2",
       "--dtype", "bfloat16", "--api-base", "http://x", "--no-compile-baseline", "--headless", "--json", "--detach",
       "--device", "cpu", "--workspace", "w", "--inputs", "a.pt", "--vary", "v.py:f", "--phase", "a=1", "--phase", "b=2",
       "--dynamic", "seq", "--batch", "3", "--length", "4", "--layers", "5", "--attention", "sdpa",
       "--trust-remote-code", "--capture-gb", "0.5"], "run", "run",
      {"model": "m.py", "models": ["a/b", "c"], "templates": False, "evaluations": 7, "minutes": 1.5, "usd": 2.0,
-      "targets": 3, "target_names": ["RMSNorm"], "start": [Path("norm=k.cu")], "seed": 5, "threads": 2,
+      "gpu_rate": 3.5, "worth": 9.0, "transfer": False, "targets": 3, "target_names": ["RMSNorm"],
+      "start": [Path("norm=k.cu")], "seed": 5, "threads": 2,
       "request": ModelRequest(dtype="bfloat16", inputs="a.pt", vary="v.py:f", phases=("a=1", "b=2"), dynamic=("seq",),
                               batch=3, length=4, layers=5, attention="sdpa", remote_code=True),
-      "capture_gb": 0.5, "api_base": "http://x", "compile_baseline": False, "headless": True, "as_json": True,
-      "detach": True, "device": "cpu", "workspace": "w", "under": "eager"}),
+      "capture_gb": 0.5, "api_base": "http://x", "compile_baseline": False, "pace": 0.0, "headless": True,
+      "as_json": True, "detach": True, "device": "cpu", "workspace": "w", "under": "eager"}),
     (["run", "m.py"], "run", "run",
      {"model": "m.py", "models": [], "templates": True, "evaluations": 60, "minutes": 60.0, "usd": None, "targets": 12,
+      "gpu_rate": 0.0, "worth": 5.0, "transfer": True,
       "target_names": [], "start": [], "seed": 0, "threads": 0, "request": ModelRequest(), "capture_gb": 2.0,
-      "api_base": None,
+      "api_base": None, "pace": 0.0,
       "compile_baseline": True, "headless": False, "as_json": False, "detach": False, "device": "auto",
       "workspace": None, "under": "eager"}),
     (["resume", "s-1", "--evaluations", "9", "--json"], "run", "resume",
      {"session": "s-1", "workspace": None, "evaluations": 9, "minutes": None, "usd": None, "headless": False,
       "as_json": True, "detach": False}),
+    (["record", "m.py", "--output", "o.landscape", "--target", "a", "--target", "b", "--limit", "7", "--minutes", "2",
+      "--threads", "1", "--json"], "record", "record",
+     {"model": "m.py", "output_file": Path("o.landscape"), "targets": ["a", "b"], "device": "auto", "workspace": None,
+      "limit": 7, "minutes": 2.0, "threads": 1, "seed": 0, "request": ModelRequest(), "capture_gb": 2.0,
+      "as_json": True}),
     (["check", "m.py", "k.cu", "--target", "t", "--tune", "B=4", "--device", "cuda:1"], "check", "check",
      {"model": "m.py", "kernel": Path("k.cu"), "target": "t", "device": "cuda:1", "workspace": None, "threads": 0,
       "seed": 0, "request": ModelRequest(), "capture_gb": 2.0, "tune": ["B=4"], "print_header": False,
@@ -184,9 +192,9 @@ def test_commands_take_what_the_parser_gives():
     """Parser and commands agree on every name."""
     import inspect
 
-    from forge_tui.cli.commands import check, run
+    from forge_tui.cli.commands import check, record, run
 
-    for command in (run.run, run.resume, check.check):
+    for command in (run.run, run.resume, check.check, record.record):
         assert all(p.kind is p.KEYWORD_ONLY for p in inspect.signature(command).parameters.values())
 
 

@@ -118,10 +118,20 @@ def test_table_on_a_gpu_with_everything():
     assert "seq=1|32" in text
 
 
+@pytest.mark.parametrize(("others", "said"), [(0.2, False), (1.3, True)])
+def test_table_says_that_others_were_busy(others, said):
+    """Times of a busy CPU are marked, at every later look too."""
+    found = fixture.profile(others=others)
+    device = msgspec.structs.replace(found.device, cores=2, threads=2)
+    text = as_text(msgspec.structs.replace(found, device=device), "m.py")
+    assert ("other processes used 1.3 of 2 cores" in text) == said
+    assert msgspec.json.decode(msgspec.json.encode(found))["others"] == others
+
+
 def test_table_without_targets_says_so():
     """A model without targets has a tree and a sentence."""
     text = as_text(fixture.profile(targets=()), "m.py")
-    assert text.endswith("There is no target that a kernel could replace.")
+    assert text.splitlines()[-1].startswith("There is no target that a kernel could replace. What the model's forward ")
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 100, 132, 200])

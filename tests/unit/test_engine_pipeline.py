@@ -7,7 +7,7 @@ import asyncio
 import msgspec
 import pytest
 
-from forge_tui.core.records import Built, CompileFailure, Evaluation, LaunchPlan, Verdict
+from forge_tui.core.records import Built, CompileFailure, Evaluation, Launch, LaunchPlan, Node, Verdict
 from forge_tui.engine.pipeline import Pipeline, compiles_ahead, steps_at_once
 from forge_tui.processes.quiet import Quiet
 from forge_tui.search.simulate import DEVICE, target
@@ -146,6 +146,39 @@ async def test_failures_and_duplicates_take_no_turn():
     assert not first[0].done()
     rooms.open("va", "ta")
     assert (await first[0]).verdict is Verdict.FASTER
+
+
+LAUNCHED = '//@tune BLOCK 128 256\n//@launch k grid=(1) block=(BLOCK)\nextern "C" __global__ void k(FORGE_PARAMS) {}\n'
+
+
+async def test_the_same_code_launched_otherwise_is_no_duplicate():
+    """A size of block that is in the launch alone leaves the machine code as it is; a resumed session knows both."""
+    rooms, pipeline = made(GPU)
+
+    async def build(target, source, tunables):
+        launches = (Launch(kernel="k", grid=(1, 1, 1), block=(tunables["BLOCK"], 1, 1)),)
+        return Built(path="", sha256="equal", language="cuda", plan=LaunchPlan(launches=launches), compile_s=0.1)
+
+    rooms.build = build
+    rooms.open("vequal", "tequal")
+    found = [
+        await pipeline.run(TARGET, 1, LAUNCHED, {"BLOCK": 128}, 0),
+        await pipeline.run(TARGET, 2, LAUNCHED, {"BLOCK": 256}, 0),
+        await pipeline.run(TARGET, 3, LAUNCHED.replace("{}", "{;}"), {"BLOCK": 256}, 0),
+    ]
+    assert [e.verdict for e in found] == [Verdict.FASTER, Verdict.FASTER, Verdict.DUPLICATE]
+    assert found[2].reason == "Compiles to the same code as node 2."
+
+    _, resumed = made(GPU)
+    resumed._compiler.build = build
+    resumed._evaluator.open("vequal", "tequal")
+    node = Node(id=1, target_id=TARGET.id, parent=None, edge="draft", proposer="x", source=LAUNCHED, language="cuda",
+                tunables={"BLOCK": 128}, key="k", evaluation=found[0])  # fmt: skip
+    resumed.restore(TARGET, node)
+    again = await resumed.run(TARGET, 2, LAUNCHED.replace("{}", "{;}"), {"BLOCK": 128}, 0)
+    other = await resumed.run(TARGET, 3, LAUNCHED, {"BLOCK": 256}, 0)
+    assert (again.verdict, again.reason) == (Verdict.DUPLICATE, "Compiles to the same code as node 1.")
+    assert other.verdict is Verdict.FASTER
 
 
 @pytest.mark.parametrize(("device", "cores", "ahead", "steps"), [

@@ -16,6 +16,7 @@ from forge_tui.evaluator.client import WorkerEvaluator
 from forge_tui.evaluator.confirm import WinnerConfirmer
 from forge_tui.evaluator.cpu_sanitizer import PASSES, CpuSanitizer, sentence
 from forge_tui.evaluator.sanitizer import Sanitised
+from forge_tui.processes import isolation
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -189,7 +190,7 @@ async def test_what_cannot_be_sanitised_says_why(target, place, tmp_path):
         (program("#!/nowhere/at/all\n"), works,
          "The program with AddressSanitizer cannot be started: No such file or directory."),
     ):
-        made = CpuSanitizer(build_it, ask, "program", 2)
+        made = CpuSanitizer(build_it, ask, sanitised.run_confined, "program", 2)
         found = await made.run(target, source(), {}, built, tmp_path / "in", 1, tmp_path)
         assert (found.missing, found.found, found.passed) == (why, "", ())
     assert await sanitised.build(CPU, target, source("this does not compile;"), {}, built.plan, tmp_path, 1) != ""
@@ -236,3 +237,18 @@ async def test_a_cancelled_confirmation_leaves_no_file(target, place, confirmer,
     with pytest.raises(asyncio.CancelledError):
         await task
     assert list(tmp_path.iterdir()) == []
+
+
+async def test_a_sanitised_kernel_is_kept_apart_from_the_machine(tmp_path):
+    """The program that carries the candidate reads and writes its own folder, and looks at its own mappings."""
+    if isolation.detect().means != "landlock":
+        pytest.skip("needs Landlock")
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "secret").write_text("x")
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    tries = (f"read x < {outside / 'secret'}", f": > {outside / 'new'}", ": > own", "read x < /proc/self/maps")
+    (folder / "program.sh").write_text("".join(f"( {what} ) && echo yes || echo no\n" for what in tries[:3]) + tries[3])
+    done = await sanitised.run_confined(["/bin/sh", "program.sh"], folder, {}, 30.0)
+    assert (done.stdout.split(), done.code) == (["no", "no", "yes"], 0), done.stderr

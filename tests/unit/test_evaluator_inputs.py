@@ -117,6 +117,10 @@ def test_adversarial_sets_are_what_they_say():
     (outlier,) = made(Kind.OUTLIER, x)
     top = outlier.abs().flatten().topk(2).values
     assert top[0] > 30 * top[1]
+    shifted = made(Kind.SHIFTED, x)[0]
+    assert shifted.mean() == pytest.approx(256 * float(x.square().mean().sqrt()), rel=0.1)
+    assert shifted.std() == pytest.approx(float(x.std()), rel=0.2)
+    assert made(Kind.SHIFTED, -x.abs())[0].max() < 0
     assert made(Kind.LARGE, x)[0].std() == pytest.approx(64 * float(x.std()), rel=0.2)
     assert made(Kind.TINY, x)[0].std() == pytest.approx(float(x.std()) / 1024, rel=0.2)
     (zeros,) = made(Kind.NEGATIVE_ZERO, x)

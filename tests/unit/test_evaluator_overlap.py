@@ -26,6 +26,7 @@ ANSWERS = {
              "remarks": [], "left_out": {}},
     "verify": {"runs": []},
     "compare": {"wrong": "", "judged": 1, "max_abs_error": 0.0, "error_vs_eager": None},
+    "compile": {"runs": []},
     "time": {"kept": [], "samples": {"candidate": [1.0] * 40, "eager": [2.0] * 40}, "inner": 1},
 }
 
@@ -37,6 +38,7 @@ class Worker:
         self.name, self.log, self.gates = name, log, gates
         self.running, self.pid, self.stops = True, 1, 0
         self.faults: dict[str, Exception] = {}
+        self.replies: dict[str, dict[str, object]] = {}
         self._turn = asyncio.Lock()
         self._asked: Counter[str] = Counter()
 
@@ -51,10 +53,11 @@ class Worker:
             if name in self.faults:
                 self.pid += 1
                 raise self.faults[name]
-            return dict(ANSWERS[op])
+            return dict(self.replies.get(name, ANSWERS[op]))
 
     async def stop(self):
         self.stops += 1
+        self.pid += 1
 
     def log_tail(self):
         return ""
@@ -79,12 +82,12 @@ class Silence:
 class Fixture:
     """An evaluator on such workers."""
 
-    def __init__(self, place, device) -> None:
+    def __init__(self, place, device, **options) -> None:
         self.log: list[str] = []
         self.gates: dict[str, asyncio.Event] = {}
         self.quiet = Quiet(exclusive=device.kind == "cpu")
         self.evaluator = WorkerEvaluator(spec(), device, place, threads=1, seed=1, log_dir=place.logs, timeout_s=5.0,
-                                         quiet=self.quiet)  # fmt: skip
+                                         quiet=self.quiet, **options)  # fmt: skip
         self.evaluator._watch = Silence()
         self.evaluator._rounds = Rounds(device, Silence(), lambda _: None)
         self.judge = self.evaluator._judge = Worker("judge", self.log, self.gates)
@@ -105,10 +108,15 @@ class Fixture:
         return self.log[before:]
 
 
+@pytest.fixture(autouse=True)
+def own_leases(tmp_path, monkeypatch):
+    """Other tests and sessions of this machine hold nothing up here."""
+    monkeypatch.setenv("FORGE_TUI_LEASES", str(tmp_path))
+
+
 @pytest.fixture
 def gpu(tmp_path, monkeypatch):
     """On a GPU, whose lease is this test's own."""
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(module, "_LEASE_S", 1.0)
     return Fixture(workspace(tmp_path / "w"), GPU)
 
@@ -122,7 +130,7 @@ async def test_the_next_one_runs_while_the_judge_compares(gpu):
     assert await gpu.open("judge compare 1") == ["-judge compare 1"], "no timing beside the second's verification"
     # a timing that waits is not overtaken by more work on the device
     assert await gpu.open("runner verify 2") == ["-runner verify 2", "+runner time 1"]
-    assert await gpu.open("runner time 1") == ["-runner time 1", "+judge compare 2", "+judge compare 2"][:2]
+    assert await gpu.open("runner time 1") == ["-runner time 1", "+judge compare 2"]
     everything = [f"judge compare {i}" for i in (2, 3, 4)] + ["runner time 2"]
     await gpu.open(*everything)
     assert [(await task).verdict for task in (first, second)] == [Verdict.FASTER, Verdict.FASTER]
@@ -144,14 +152,59 @@ async def test_a_crash_between_the_stages_of_another_is_its_own(gpu):
     assert (await first).verdict is Verdict.FASTER
 
 
+async def test_a_context_that_the_compiled_original_loses_harms_no_candidate(tmp_path, monkeypatch):
+    """Its runner goes and the reason is kept; the candidate keeps its verdict and the next one meets a new runner."""
+    monkeypatch.setattr(module, "_LEASE_S", 1.0)
+    gpu = Fixture(workspace(tmp_path / "w"), GPU, compile_baseline=True)
+    gpu.runner.replies["runner compile 1"] = {"crashed": "an illegal memory access was encountered"}
+    for stage in ("verify", "time", "compile"):
+        await gpu.open(*(f"runner {stage} {i}" for i in range(9)))
+    await gpu.open(*(f"judge compare {i}" for i in range(9)))
+    found = await gpu.start("a")
+    assert found.verdict is Verdict.FASTER
+    assert found.timings.missing == {"compile": "an illegal memory access was encountered"}
+    assert gpu.runner.stops == 1
+    before = len(gpu.log)
+    assert (await gpu.start("b")).verdict is Verdict.FASTER
+    assert gpu.log[before : before + 2] == ["+runner open 2", "-runner open 2"]
+
+
+async def test_where_the_compiled_original_decides_nothing_is_concluded_without_it(tmp_path, monkeypatch):
+    """Another candidate takes the runner along, with the compiled original in it: that comes back, and is timed."""
+    monkeypatch.setattr(module, "_LEASE_S", 1.0)
+    gpu = Fixture(workspace(tmp_path / "w"), GPU, under="compile")
+    eager = {"candidate": [1.0] * 40, "eager": [0.5] * 40}
+    gpu.runner.replies["runner time 1"] = ANSWERS["time"] | {"samples": eager}
+    gpu.runner.replies["runner time 2"] = ANSWERS["time"] | {"samples": eager | {"compile": [2.0] * 40}}
+    for stage in ("verify", "compile", "time"):
+        await gpu.open(*(f"runner {stage} {i}" for i in range(9)))
+    await gpu.open(*(f"judge compare {i}" for i in range(9)))
+    ensure = gpu.evaluator._compiled.ensure
+
+    async def once(*args):
+        """The runner that holds it ends before the timing has its turn."""
+        monkeypatch.setattr(gpu.evaluator._compiled, "ensure", ensure)
+        await ensure(*args)
+        await gpu.runner.stop()
+
+    monkeypatch.setattr(gpu.evaluator._compiled, "ensure", once)
+    found = await gpu.start("a")
+    assert [name for name in gpu.log if name.startswith("+runner")][-4:] == [
+        "+runner open 2", "+runner time 1", "+runner compile 2", "+runner time 2",
+    ]  # fmt: skip
+    assert (found.verdict, found.baseline_us) == (Verdict.FASTER, 2.0)
+
+
 async def test_waiting_for_another_is_no_time_of_its_own(gpu):
     """The seconds of the stages leave out what the other candidate had the device for."""
     first, second = gpu.start("a"), gpu.start("b")
     await gpu.open()
+    await asyncio.sleep(0.3)
     await gpu.open("runner verify 1", "runner verify 2", "judge compare 1", "judge compare 2")
     await asyncio.sleep(0.3)
     await gpu.open("runner time 1", "runner time 2", "judge compare 3", "judge compare 4")
     found = await asyncio.gather(first, second)
+    assert [round(e.verify_s, 1) >= 0.3 for e in found] == [True, False]
     assert sorted(round(e.timing_s, 1) >= 0.3 for e in found) == [False, True]
 
 
@@ -243,3 +296,37 @@ async def test_a_lease_that_is_refused_can_be_asked_for_again():
     async with shared.hold():
         assert held.log == ["+"]
     assert held.log == ["+", "-"]
+
+
+@pytest.mark.parametrize(
+    ("reply", "verdict", "speedup"),
+    [
+        ({"fault": "GPU memory ran out"}, Verdict.FASTER, 2.0),
+        ({"rejected": "It changes its input x."}, Verdict.REJECTED, None),
+    ],
+)
+async def test_a_second_timing_that_fails(tmp_path, monkeypatch, reply, verdict, speedup):
+    """Through us: what the first one said stands, without the compiled original; through the candidate: no times."""
+    monkeypatch.setattr(module, "_LEASE_S", 1.0)
+    made = Fixture(workspace(tmp_path / "w"), GPU, compile_baseline=True)
+    made.runner.replies["runner time 2"] = reply
+    task = made.start("a")
+    names = [f"judge compare {i}" for i in range(1, 6)] + ["runner verify 1", "runner compile 1"]
+    await made.open(*names, "runner time 1", "runner time 2")
+    found = await task
+    assert (found.verdict, found.speedup) == (verdict, speedup)
+    assert "-runner time 2" in made.log
+    if speedup:
+        assert found.timings.missing == {"compile": "The kernel could not be timed: GPU memory ran out."}
+    else:
+        assert (found.timings, found.time_us, found.samples) == (None, None, ())
+
+
+async def test_inputs_of_this_evaluation_must_be_judged(gpu):
+    """Where only what every candidate meets could be compared, there is no verdict on this one."""
+    gpu.judge.replies["judge compare 1"] = ANSWERS["compare"] | {"judged": 0}
+    task = gpu.start("a")
+    await gpu.open("runner verify 1", "judge compare 1")
+    found = await task
+    assert found.verdict is Verdict.INFRA
+    assert found.reason.startswith("The original gives no results to judge by")

@@ -6,6 +6,7 @@ import asyncio
 import ctypes
 import faulthandler
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -22,6 +23,9 @@ from forge_tui.core.errors import EnvironmentFault
 from forge_tui.evaluator import sandbox
 from forge_tui.evaluator.lease import lease, lease_path
 from forge_tui.evaluator.scratch import Scratch
+from forge_tui.processes import folders
+
+LIBC = ctypes.CDLL(None)
 
 
 def confined(work, timeout_s: float = 5.0) -> sandbox.Ended:
@@ -97,12 +101,31 @@ def test_a_hang_is_ended_with_its_threads():
         lambda: os.execv("/bin/true", ["/bin/true"]), os.fork, lambda: os.kill(1, 0), socket.socket,
         Path("/tmp/none").unlink, lambda: Path("/tmp/none").rename("/tmp/nothing"),
         lambda: os.sched_setaffinity(0, {0}), lambda: os.memfd_create("x"),
+        lambda: LIBC.tgkill(os.getppid(), os.getppid(), 0), lambda: LIBC.sigqueue(os.getppid(), 0, None),
+        lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (0, 0)), lambda: LIBC.shmget(0, 4096, 0o1600),
+        lambda: signal.setitimer(signal.ITIMER_REAL, 1), lambda: os.sched_setparam(0, os.sched_param(0)),
+        lambda: os.chown("/tmp/none", 0, 0), lambda: os.utime("/tmp/none"), lambda: os.setxattr("/tmp/none", "a", b""),
+        lambda: LIBC.mremap(ctypes.c_void_p(1 << 40), 4096, 4096, 3, ctypes.c_void_p(1 << 41)),
     ],
-    ids=["exec", "fork", "kill", "socket", "unlink", "rename", "affinity", "memfd"],
+    ids=["exec", "fork", "kill", "socket", "unlink", "rename", "affinity", "memfd", "tgkill", "sigqueue", "setrlimit",
+         "shmget", "setitimer", "sched_setparam", "chown", "utime", "setxattr", "mremap"],
 )  # fmt: skip
 def test_calls_out_of_the_process_end_it(work):
     """Programs, processes, signals, network and files are out of reach."""
     assert confined(work).how == "SIGSYS"
+
+
+def test_what_the_c_library_needs_stays_possible():
+    """Limits may be asked for, a block may grow, and abort() is told as such."""
+    assert confined(lambda: resource.getrlimit(resource.RLIMIT_NOFILE)).reply == {"said": [0, 0]}
+
+    def grow():
+        block = bytearray(1 << 25)
+        block.extend(bytes(1 << 25))
+        return len(block)
+
+    assert confined(grow).reply == {"said": 1 << 26}
+    assert confined(os.abort).how == "SIGABRT"
 
 
 def test_files_cannot_be_opened_or_grown(tmp_path):
@@ -244,3 +267,20 @@ def test_what_a_killed_owner_left_is_swept_up(tmp_path):
     assert mine.folder.exists()
     mine.close()
     other.close()
+
+
+def test_no_folder_is_swept_up_before_its_owner_holds_it(tmp_path, monkeypatch):
+    """Another session that starts at the very moment in which a folder is made leaves it alone."""
+    lock = folders.fcntl.flock
+
+    def after_a_sweep(descriptor, how):
+        if how == folders.fcntl.LOCK_EX:
+            folders.sweep("mine-", tmp_path)
+        lock(descriptor, how)
+
+    monkeypatch.setattr(folders.fcntl, "flock", after_a_sweep)
+    own = folders.OwnFolder("mine-", tmp_path)
+    folders.sweep("mine-", tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [own.path.name]
+    own.close()
+    assert list(tmp_path.iterdir()) == []

@@ -147,3 +147,25 @@ def test_results_without_a_number_are_left_out(value):
     judge, message = judge_of(lambda t: [t[0].abs() + value], fixture.softmax_target(16, 32), [x], [x + 1])
     answer = judge.open(message)
     assert answer["reason"].startswith("The mean of the result passes for its result")
+
+
+def test_what_is_met_once_pushes_out_nothing_that_comes_again():
+    """Bounds of patched sets, which no other evaluation meets, are not kept; those of the usual ones are."""
+    x = torch.randn(16, 32)
+    judge, message = judge_of(lambda t: [t[0] * 2], fixture.softmax_target(16, 32), [x], [x + 1])
+    opened = judge._targets.open(message)
+    often, once = InputSet(kind=Kind.FRESH, seed=3), InputSet(kind=Kind.FRESH, seed=3, patch=-5)
+    assert judge._expect(opened, often) is judge._expect(opened, often)
+    assert judge._expect(opened, once) is not judge._expect(opened, once)
+
+
+def test_which_of_equal_values_comes_first_is_not_asked():
+    """Places of the largest values are settled where these differ; constant rows would ask for torch's order."""
+    x = torch.randn(16, 64)
+    results = [fixture.spec(16, 4), fixture.spec(16, 4, dtype="int64")]
+    target = fixture.make_target("largest", [("x", fixture.spec(16, 64), "arg")], results)
+    judge, message = judge_of(lambda tensors: list(tensors[0].topk(4)), target, [x])
+    found = judge.open(message)
+    assert found["usable"], found["reason"]
+    assert "constant_rows" not in found["kinds"]
+    assert {"captured", "fresh", "large", "outlier"} <= set(found["kinds"])

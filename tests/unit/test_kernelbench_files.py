@@ -26,7 +26,7 @@ FILES = sorted(str(p.relative_to(FOLDER).with_suffix("")) for p in FOLDER.rglob(
 #: far above any machine, so that everything has headroom
 DEVICE = Device(name="cpu", model="test", arch="test",
                 ceilings=Ceilings(copy_gbps=1e6, matmul_tflops={"float32": 1e3}, launch_us=1.0))  # fmt: skip
-NOT_REPLACEABLE = "only modules, functions of the model's own files and torch.nn.functional can be replaced"
+NOT_REPLACEABLE = "only modules, the model's own functions and torch.nn.functional can be replaced"
 WRITES_INPUTS = "The model writes into its own inputs, so each call sees other values than the one before."
 #: models whose second call does not give what the first gave: one writes into its inputs
 CHANGING = {"level1/15_relu_in_place"}

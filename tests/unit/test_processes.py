@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import sys
 import textwrap
 from pathlib import Path
 
@@ -24,6 +25,9 @@ WORKER = textwrap.dedent("""
     def fault(m):
         raise EnvironmentFault("The disk is full.", "Make room.")
 
+    def traced(m):
+        raise EnvironmentFault("It failed.", "The worker's log has the traceback.")
+
     def bug(m):
         return 1 // 0
 
@@ -36,7 +40,7 @@ WORKER = textwrap.dedent("""
         print("hanging now", flush=True)
         time.sleep(60)
 
-    serve({"echo": lambda m: {"got": m["x"]}, "fault": fault, "bug": bug, "die": die, "hang": hang,
+    serve({"echo": lambda m: {"got": m["x"]}, "fault": fault, "traced": traced, "bug": bug, "die": die, "hang": hang,
            "noise": lambda m: print("noise on stdout") or {"pid": os.getpid()},
            "hog": lambda m: (lambda held: time.sleep(30))(bytearray(600 << 20)),
            "spawn": lambda m: subprocess.run([sys.executable, "-c", "import time; a = bytes(range(256)) * (600 << 12); "
@@ -73,6 +77,13 @@ async def test_a_fault_keeps_its_class_sentence_and_hint(worker):
         await worker.request("fault", 10)
     assert (caught.value.what, caught.value.hint) == ("The disk is full.", "Make room.")
     assert await worker.request("echo", 10, x=1) == {"got": 1}
+
+
+async def test_a_traceback_in_the_log_is_said_with_the_logs_name(worker, tmp_path):
+    """The worker does not know its log's name; whoever asked is told it."""
+    with pytest.raises(EnvironmentFault) as caught:
+        await worker.request("traced", 10)
+    assert caught.value.hint == f"The traceback is in {tmp_path / 'worker.log'}."
 
 
 async def test_a_bug_is_a_bug(worker):
@@ -202,6 +213,15 @@ async def test_a_log_is_cut_to_its_end(tmp_path, worker, monkeypatch):
     monkeypatch.setattr(watch, "_FLOOD_BYTES", 200_000)
     with pytest.raises(WorkerDied, match="printed more than"):
         await worker.request("endless", 20)
+
+
+async def test_a_system_that_gives_no_process_is_a_fault_of_the_environment(worker, monkeypatch):
+    """No bug, which would end a session; the next request finds a worker."""
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "executable", "/none/python")
+        with pytest.raises(EnvironmentFault, match="The worker forge_test_worker could not be started: No such file"):
+            await worker.request("echo", 5, x=1)
+    assert await worker.request("echo", 5, x=1) == {"got": 1}
 
 
 async def test_no_descriptor_is_left_open(worker):

@@ -19,7 +19,7 @@ from forge_tui.profiler import targets as targets_module
 from forge_tui.profiler.profile import profile_model
 
 CEILINGS = Ceilings(copy_gbps=1e6, matmul_tflops={"float32": 1e3}, launch_us=1.0)
-NOT_REPLACEABLE = "only modules, functions of the model's own files and torch.nn.functional can be replaced"
+NOT_REPLACEABLE = "only modules, the model's own functions and torch.nn.functional can be replaced"
 COMPILED = "it is compiled by torch.compile"
 SCRIPTED = "it is compiled by TorchScript"
 TRANSFORM = "it runs inside a transform of torch.func"

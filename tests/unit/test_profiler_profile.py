@@ -62,7 +62,7 @@ REASONS = {
     "counts": "it changes STATE, which outlives the call",
     "Sequential": "a module inside it has hooks, which a kernel would skip",
     "ReLU": "it writes into one of its inputs",
-    "Tensor.mul": "only modules, functions of the model's own files and torch.nn.functional can be replaced",
+    "Tensor.mul": "only modules, the model's own functions and torch.nn.functional can be replaced",
 }
 
 

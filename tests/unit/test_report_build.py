@@ -10,7 +10,7 @@ from forge_tui.core.events import Kind
 from forge_tui.core.paths import Workspace
 from forge_tui.core.records import Evaluation, Verdict
 from forge_tui.core.reports import TargetResult
-from forge_tui.report.build import best_node, details, run_report, spending
+from forge_tui.report.build import best_node, details, repaid_after, run_report, spending
 from forge_tui.store.reader import Reader
 from forge_tui.store.writer import Store
 
@@ -198,3 +198,13 @@ def test_names_that_are_no_targets_do_not_hide_the_report(workspace):
         assert (report.targets, report.stop_reason) == ((), "There is no target named 'nosuch'.")
         with pytest.raises(UsageError):
             run_report(reader, "nosuch")
+
+
+@pytest.mark.parametrize(
+    ("spent", "rate", "after", "expected"),
+    [(2.0, 3.6, 5.0, 400_000), (0.0, 3.6, 5.0, 0), (2.0, 0.0, 5.0, None), (2.0, 3.6, 10.0, None)],
+)
+def test_a_search_has_paid_for_itself_after_so_many_calls(spent, rate, after, expected):
+    """5 ms less a call at 3.6 dollars an hour are 5 millionths of a dollar: 2 dollars are back after 400,000 calls."""
+    deployment = fixture.deployment(baseline_ms=10.0, deployed_ms=after)
+    assert repaid_after(spent, rate, deployment) == expected

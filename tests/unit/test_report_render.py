@@ -45,6 +45,22 @@ def test_table_of_a_finished_session(found):
     assert text.render(found.report) == GOLDEN
 
 
+def test_table_says_what_the_confirmation_found(found):
+    """Beside the speedup of the search stands the one of fresh processes."""
+    best = msgspec.structs.replace(found.report.targets[0], confirmed=True, confirmed_speedup=1.5)
+    rendered = text.render(msgspec.structs.replace(found.report, targets=(best,)))
+    assert "    confirmed in fresh processes: 1.500x\n" in rendered + "\n"
+
+
+def test_table_of_a_model_that_stays_as_it_was(found):
+    """One time, and no interval of a comparison that nobody made."""
+    targets = tuple(msgspec.structs.replace(t, deployed=False) for t in found.report.targets)
+    report = msgspec.structs.replace(found.report, targets=targets, deployed_ms=5.0, speedup=1.0, speedup_ci=(1.0, 1.0))
+    lines = text.render(report).splitlines()
+    assert "whole model  5.000 ms a call, with no kernel in it" in lines
+    assert "vs compile   4.500 ms: 0.900x" in lines
+
+
 def test_table_fits_eighty_columns_whatever_is_in_it(found):
     """Long names, reasons and numbers are cut or wrapped; what could drive a terminal is not passed on."""
     evil = "\x1b[2Jvery long " + "word " * 60

@@ -13,8 +13,10 @@ from typing import Any
 import msgspec
 
 from forge_tui.cli import output
+from forge_tui.cli.commands.sim import check_writers, device_of, locate_landscape
 from forge_tui.cli.progress import ProgressLines
 from forge_tui.core.errors import ExitCode, ForgeError, UsageError
+from forge_tui.core.landscapes import PREFIX
 from forge_tui.core.paths import Workspace, workspace_for
 from forge_tui.core.records import Language, ModelSpec, RunOptions, StartKernel
 from forge_tui.core.reports import RunReport
@@ -30,22 +32,30 @@ _MOST_THREADS = 64
 
 
 def run(
-    *, model: str, device: str, workspace: str | None, models: list[str], templates: bool, under: str,
-    evaluations: int, minutes: float, usd: float | None, targets: int, target_names: list[str], start: list[Path],
-    seed: int, threads: int, request: ModelRequest, capture_gb: float, api_base: str | None, compile_baseline: bool,
+    *, model: str | None, device: str, workspace: str | None, models: list[str], templates: bool, under: str,
+    evaluations: int, minutes: float, usd: float | None, gpu_rate: float, worth: float, transfer: bool, targets: int,
+    target_names: list[str], start: list[Path], seed: int, threads: int, request: ModelRequest, capture_gb: float,
+    api_base: str | None, compile_baseline: bool, pace: float,
     headless: bool, as_json: bool, detach: bool,
 ) -> int:  # fmt: skip
     """Take a model from slow to faster; returns the exit code."""
     if under != "eager":
         raise UsageError(f"--under {under} is not supported yet.", "Leave it out, or say --under eager.")
     check_numbers(threads, seed)
-    spec, resolved, place = locate(model, device, request, workspace)
+    model, device = device_of(model, device)
+    on_sim = device.startswith(PREFIX)
+    models = check_writers(models, starts=bool(start), on_sim=on_sim, pace=pace)
+    if on_sim or model is None:
+        spec, resolved, place = locate_landscape(model, device, request, workspace)
+    else:
+        spec, resolved, place = locate(model, device, request, workspace)
     options = RunOptions(
         model=spec, device=resolved, workspace=str(place.root),
         proposers=(("templates",) if templates else ()) + tuple(models), max_evaluations=evaluations,
-        max_minutes=minutes, max_usd=usd, max_targets=targets, seed=seed, threads=threads,
+        max_minutes=minutes, max_usd=usd, gpu_usd_per_hour=gpu_rate, usd_per_percent=worth, transfer=transfer,
+        max_targets=targets, seed=seed, threads=threads,
         target_names=tuple(target_names), start=tuple(read_start(p, resolved) for p in start), api_base=api_base,
-        compile_baseline=compile_baseline, capture_bytes=gibibytes(capture_gb),
+        compile_baseline=compile_baseline, capture_bytes=gibibytes(capture_gb), pace=pace,
     )  # fmt: skip
     if not options.proposers and not options.start:
         raise UsageError("Nobody is left to write kernels.", "Leave out --no-templates, or name a --model.")
@@ -117,6 +127,9 @@ def resolve_device(text: str) -> str:
         return "cuda:0"
     if text == "cpu" or (text.startswith("cuda:") and text[5:].isdecimal()):
         return text
+    if text.startswith(PREFIX):
+        raise UsageError(f"{text} is a recorded landscape, which can only be searched.",
+                         "Say forge-tui run --device sim:FILE.")  # fmt: skip
     raise UsageError(f"There is no device {text!r}.", "Devices are auto, cpu, cuda and cuda:N.")
 
 

@@ -165,9 +165,11 @@ class KernelPane(Pane):
                 for kernel, found in evaluation.resources.items()
             ))  # fmt: skip
             if evaluation.speedup is not None:
+                # nodes read in one go come without their samples
+                pairs = f", {len(evaluation.samples)} paired samples" if evaluation.samples else ""
                 section("Timing", f"{time_us(evaluation.time_us)} against {time_us(evaluation.baseline_us)}: "
-                        f"{speedup(evaluation.speedup)}, 95% interval {interval(evaluation.speedup_ci)}, "
-                        f"{len(evaluation.samples)} paired samples")  # fmt: skip
+                        f"{speedup(evaluation.speedup)}, 95% interval {interval(evaluation.speedup_ci)}"
+                        f"{pairs}")  # fmt: skip
             section("Confirmation", "\n".join(confirmation_words(evaluation.confirmation)))
             section("Built file", evaluation.sha256, "muted")
         section("Origin", self._origin(node) + (f", ${node.cost_usd:.4f}" if node.cost_usd else ""), "muted")
