@@ -25,7 +25,7 @@ from forge_tui.engine.pipeline import Pipeline
 from forge_tui.engine.rooms import Rooms
 from forge_tui.engine.searching import SearchPhase
 from forge_tui.processes.quiet import Quiet
-from forge_tui.search.driver import Drop, Found, Search, SearchConfig
+from forge_tui.search.driver import Drop, Found, Search, SearchConfig, Step
 from forge_tui.store.reader import Reader
 from forge_tui.store.writer import Store
 from forge_tui.targets.select import choose, measured_gains
@@ -244,7 +244,8 @@ class Engine:
         search.pay(self._session.cost_usd)
         by_id = {target.id: target for target in usable}
         known = [node for node in self._reader.nodes(self._id) if node.target_id in by_id]
-        search.restore(known, self._drops())
+        undone = [step for step in msgspec.convert(self._reader.steps(self._id), list[Step]) if step.target_id in by_id]
+        search.restore(known, self._drops(), undone)
         for node in known:
             pipeline.restore(by_id[node.target_id], node)
         self._search_phase = SearchPhase(
@@ -255,7 +256,8 @@ class Engine:
             return "Stopped by request."
         begun = {node.idea for node in known if node.proposer == "person"}
         starts = tuple(s for s in self._options.start if f"own kernel {s.path}".strip() not in begun)
-        return await self._search_phase.run([node for node in known if node.evaluation is None], starts)
+        unfinished = [node for node in known if node.evaluation is None]
+        return await self._search_phase.run(unfinished, starts, undone)
 
     def _found(self, targets: list[Target], device: Device, most: int) -> dict[str, list[Found]]:
         """Kernels that were faster in earlier sessions of this workspace, by target."""

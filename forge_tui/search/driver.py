@@ -80,8 +80,7 @@ class Search:
         for tree in self._ranked():
             step = self._step_for(tree, can, left)
             if step is not None:
-                tree.reserve(step)
-                self._experience.start(step.proposer, step.edge, 1)
+                self._reserve(tree, step)
                 return step
             if not self._short:
                 self._idle[tree.target.id] = tree.version
@@ -144,8 +143,11 @@ class Search:
         self._fold_drop(tree, drop)
         return drop
 
-    def restore(self, nodes: Iterable[Node], drops: Iterable[Drop] = ()) -> None:
-        """Take in the nodes of an interrupted search, those in flight included, in any order."""
+    def restore(self, nodes: Iterable[Node], drops: Iterable[Drop] = (), steps: Iterable[Step] = ()) -> None:
+        """Take in the nodes of an interrupted search, those in flight included, in any order.
+
+        `steps` are those that were decided and had not begun; the caller goes on with them.
+        """
         for node in sorted(nodes, key=lambda n: n.id):
             tree = self._trees.get(node.target_id)
             if tree is None:
@@ -159,6 +161,8 @@ class Search:
         for drop in drops:
             if drop.step.target_id in self._trees:
                 self._fold_drop(self._trees[drop.step.target_id], drop)
+        for step in steps:
+            self._reserve(self._trees[step.target_id], step)
 
     # ---- looking
 
@@ -369,6 +373,10 @@ class Search:
         self._owner[node.id] = tree
         self._experience.start(node.proposer, node.edge, 1)
         self._experience.pay(node)
+
+    def _reserve(self, tree: TargetTree, step: Step) -> None:
+        tree.reserve(step)
+        self._experience.start(step.proposer, step.edge, 1)
 
     def _release(self, tree: TargetTree, step: Step) -> None:
         if step in tree.reserved:

@@ -14,7 +14,6 @@ from pathlib import Path
 
 from forge_tui.core import landscapes
 from forge_tui.core.records import Evaluation, Node, Verdict
-from forge_tui.engine.pipeline import candidate_key
 from forge_tui.engine.sim import timed
 from forge_tui.search.landscape import FAMILY_ODDS
 from forge_tui.search.player import RecordedPlayer, taken_apart
@@ -73,17 +72,19 @@ class RecordedJudge:
 
     def __init__(self, space: Recorded) -> None:
         self._space = space
-        self._keys: dict[str, int] = {}
+        self._keys: dict[object, int] = {}
         self._codes: dict[str, int] = {}
 
     def judge(self, node: Node, baseline_us: float) -> Evaluation:
         """See `spaces.Judge`; the reference was timed beside each kernel, so `baseline_us` is not used."""
         del baseline_us
-        first = self._keys.setdefault(candidate_key(node.source, node.tunables), node.id)
-        if first != node.id:
-            return Evaluation(verdict=Verdict.DUPLICATE, reason=f"The same source as node {first}.")
         source, fault, _ = taken_apart(node.source)
         land = self._space.land
+        # no two recorded sources are one kernel, so their text will do for the normalised one, which takes long to make
+        setting = land.defaults(source) | node.tunables
+        first = self._keys.setdefault((node.source, tuple(sorted(setting.items()))), node.id)
+        if first != node.id:
+            return Evaluation(verdict=Verdict.DUPLICATE, reason=f"The same source as node {first}.")
         index = land.find(source, node.tunables)
         if index is None:
             return Evaluation(verdict=Verdict.REFUSED, reason="not recorded")
