@@ -39,8 +39,9 @@ async def winners(
                 log("warning", f"Node {node.id} is left out: its build is not the file that was verified.")
                 continue
             confirmation = node.evaluation.confirmation
+            # those of an earlier engine count too: a resume goes no further down than it would have
+            tries += 1
             if confirmation is None or confirmation.sha256 != built.sha256:
-                tries += 1
                 log("info", f"Node {node.id} of {target.name} is verified and timed once more, in fresh processes.")
                 confirmation = await confirm(confirmer, target, built, node, seed)
                 if confirmation.verdict is not Verdict.INFRA:

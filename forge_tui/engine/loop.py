@@ -10,6 +10,7 @@ import msgspec
 
 from forge_tui.core.errors import EnvironmentFault, ExitCode, ForgeError, UsageError
 from forge_tui.core.events import Kind
+from forge_tui.core.landscapes import PREFIX
 from forge_tui.core.ports import Compiler, Evaluator, Isolated, Priced, Proposer, Task
 from forge_tui.core.profiles import Profile
 from forge_tui.core.records import (
@@ -119,7 +120,7 @@ class Engine:
         proposers = {name: self._rooms.proposer(name) for name in self._options.proposers}
         targets = self._choose(profile, proposers)
         try:
-            pipeline = Pipeline(compiler, evaluator, quiet, device)
+            pipeline = Pipeline(compiler, evaluator, quiet, device, in_order=self._options.device.startswith(PREFIX))
             await self._say_isolation(compiler)
             reason = await self._search(profile, targets, pipeline, evaluator, proposers)
             if self._stop_asked:

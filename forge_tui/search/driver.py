@@ -51,7 +51,7 @@ class Search:
         self._owner: dict[int, TargetTree] = {}
         self._experience = Experience()
         self._outlooks: dict[str, tuple[tuple[int, float], Outlook]] = {}
-        # (content, what proposers said no to) and (version) of targets where nothing could be done
+        # (content, what proposers said no to), and the moment at which nothing could be done at a target
         self._refused: dict[str, tuple[int, set[tuple[Edge, int | None, int | None, str]]]] = {}
         self._idle: dict[str, int] = {}
         self._wish = ""
@@ -83,7 +83,7 @@ class Search:
                 self._reserve(tree, step)
                 return step
             if not self._short:
-                self._idle[tree.target.id] = tree.version
+                self._idle[tree.target.id] = self._moment
         if flying:
             return None
         return Stop(reason=self._why_broke() if self._short else self._why_over())
@@ -229,6 +229,11 @@ class Search:
 
     # ---- allocation
 
+    @property
+    def _moment(self) -> int:
+        """Changes whenever any tree does: news of one target may be a reason to go on at another."""
+        return sum(tree.version for tree in self._trees.values())
+
     def _outlook(self, tree: TargetTree) -> Outlook:
         price = self._experience.usual_price(self.config.proposers)
         known = self._outlooks.get(tree.target.id)
@@ -244,7 +249,7 @@ class Search:
         room = config.in_flight_per_target * (2 if len(worthy) == 1 else 1)
         ready = [
             tree for tree in worthy
-            if tree.in_flight < room and self._idle.get(tree.target.id) != tree.version
+            if tree.in_flight < room and self._idle.get(tree.target.id) != self._moment
         ]  # fmt: skip
         ready.sort(key=lambda tree: (-self._outlook(tree).rank, tree.target.id))
         first = [
