@@ -95,8 +95,8 @@ class SearchPhase:
         """
         for node in unfinished:
             self._spawn(self._evaluate(node, self._line.enter(None)))
-        for step in () if self._limit_reached() else undone:
-            self._spawn(self._step(step, self._line.enter(step)))
+        for earlier in () if self._limit_reached() else undone:
+            self._spawn(self._step(earlier, self._line.enter(earlier)))
         for start in starts:
             self._begin_start(start)
         # LLM calls wait on the network, not on this machine

@@ -128,6 +128,7 @@ def test_the_benchmark_runs_and_says_what_was_kept(
 ) -> None:
     """A few pairs give every table and a verdict per promise; a broken promise is exit code 1."""
     monkeypatch.setattr(steps, "NODES", 200)
+    monkeypatch.setattr(bench.recorded, "pairs", lambda _seeds: [("softmax-cpu", 1)])
     monkeypatch.setattr(bench, "models_of", lambda _pairs: [("much to fuse", 1)])
     monkeypatch.setattr(models, "BUDGETS", (4, 8))
     monkeypatch.setattr(models, "FULL", 10)

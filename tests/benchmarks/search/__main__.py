@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from functools import partial
 
-from . import models, policies, report, runs, steps
+from . import models, policies, recorded, report, runs, steps
 from .figures import mean, regret
 from .spaces import Generated, Kind, generated
 
@@ -48,6 +48,9 @@ def run(pairs: int, *, workers: int | None = None, say: bool = True) -> list[rep
     outcomes = runs.spread(runs.on_generated, generated(pairs, odd=True), workers=workers)
     out(*report.tables(outcomes, list(policies.ROWS.values())), sep="\n")
     promises = report.operator_promises(outcomes)
+    on_recorded = runs.spread(recorded.on_recorded, recorded.pairs(max(1, pairs // 10)), workers=workers)
+    out(*recorded.tables(on_recorded), sep="\n")
+    promises += recorded.promises(on_recorded)
     jobs = models_of(pairs)
     for sweep, beatable, title in (
         (True, False, "Settings swept; vendors' operators are never beatable."),
@@ -68,7 +71,7 @@ def run(pairs: int, *, workers: int | None = None, say: bool = True) -> list[rep
     out("\nPromises")
     for promise in promises:
         out(f"  {'PASS' if promise.kept else 'FAIL'}  {promise.text}: {promise.found}")
-    out(report.stated(outcomes))
+    out(report.stated(outcomes), *recorded.stated(on_recorded), sep="\n")
     out(f"{policies.EFFORT_TEXT}\n{time.perf_counter() - began:.0f} s")
     return promises
 
