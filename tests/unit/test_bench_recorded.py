@@ -18,7 +18,7 @@ from forge_tui.search.recorded import TargetLandscape
 
 #: candidate and baseline of both samples of a block: 2x, 1x, and 2x give or take 12%
 TWICE, EQUAL = (50.0, 100.0) * 14, (100.0, 100.0) * 14
-SPREAD = tuple(us for time in range(44, 57, 2) for us in (float(time), 100.0) * 2)
+SPREAD = tuple(us for time in (44, 47, 49, 51, 53, 56) for us in (float(time), 100.0) * 2)
 
 
 def made(points: list[tuple[int, int, Verdict, str, tuple[float, ...]]]) -> TargetLandscape:
