@@ -122,14 +122,18 @@ class Engine:
         try:
             pipeline = Pipeline(compiler, evaluator, quiet, device, in_order=self._options.device.startswith(PREFIX))
             await self._say_isolation(compiler)
-            reason = await self._search(profile, targets, pipeline, evaluator, proposers)
+            # an engine that died while it deployed had ended the search; what was confirmed since would only stir it
+            over = self._session.state == "deploying"
+            reason = self._session.stop_reason if over else ""
+            if not over:
+                reason = await self._search(profile, targets, pipeline, evaluator, proposers)
             if self._stop_asked:
                 self._set_state("interrupted", stop_reason=reason)
                 return
             self._search_phase = None
             # its workers would hold memory and cores while the model is timed
             await evaluator.close()
-            await self._deploy(device, targets, compiler)
+            await self._deploy(device, targets, compiler, reason)
             self._set_state("done", stop_reason=reason)
         finally:
             await evaluator.close()
@@ -286,13 +290,14 @@ class Engine:
                 self._log("warning", f"{target.name} is left out: {check.reason}")
         return usable
 
-    async def _deploy(self, device: Device, targets: list[Target], compiler: Compiler) -> None:
-        self._set_state("deploying")
+    async def _deploy(self, device: Device, targets: list[Target], compiler: Compiler, reason: str) -> None:
+        self._set_state("deploying", stop_reason=reason)
         confirmer = self._rooms.confirmer(device)
         try:
             winners = await confirming.winners(
-                self._store, self._reader, self._id, targets, compiler, confirmer, self._options.seed, self._log
-            )
+                self._store, self._reader, self._id, targets, compiler, confirmer, self._options.seed, self._log,
+                resumed=self._session.state == "deploying",
+            )  # fmt: skip
         finally:
             # its workers would hold memory and cores while the model is timed
             await confirmer.close()

@@ -33,8 +33,18 @@ import msgspec
 from forge_tui.core import landscapes
 from forge_tui.core.events import Kind
 from forge_tui.core.paths import Workspace
-from forge_tui.core.ports import Proposer, Task
-from forge_tui.core.records import ModelSpec, Proposal, RunOptions
+from forge_tui.core.ports import Confirmer, Proposer, Task
+from forge_tui.core.records import (
+    Built,
+    Confirmation,
+    Device,
+    ModelSpec,
+    Node,
+    Proposal,
+    RunOptions,
+    Target,
+    Verdict,
+)
 from forge_tui.engine.loop import Engine
 from forge_tui.engine.sim import SimRooms
 from forge_tui.store.reader import Reader
@@ -57,16 +67,20 @@ class Case:
 
     options: RunOptions
     careless: bool = False
-    """Whether the model now and then replies without a kernel."""
+    """Whether some replies hold no kernel, and some winners are not confirmed."""
 
 
 class CarelessRooms(SimRooms):
-    """Some replies of the player hold no kernel, and are paid for."""
+    """Some replies of the player hold no kernel, and are paid for; three of four confirmations fail."""
 
     def proposer(self, name: str) -> Proposer:
         """See `SimRooms`."""
         made = super().proposer(name)
         return made if name == "templates" else _Careless(made)
+
+    def confirmer(self, device: Device) -> Confirmer:
+        """See `SimRooms`."""
+        return _Doubtful(super().confirmer(device))
 
 
 class _Careless:
@@ -82,6 +96,23 @@ class _Careless:
         if task.seed % 5:
             return made
         return msgspec.structs.replace(made, source=None, failure="The reply holds no kernel.")
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+
+class _Doubtful:
+    def __init__(self, inner: Confirmer) -> None:
+        self._inner = inner
+
+    async def confirm(self, target: Target, built: Built, node: Node, seed: int) -> Confirmation:
+        found = await self._inner.confirm(target, built, node, seed)
+        if seed % 4 < 3:
+            return msgspec.structs.replace(found, verdict=Verdict.INCONCLUSIVE, speedup=0.99, reason="It spans 1.")
+        return found
+
+    async def counters(self, target: Target, built: Built) -> str:
+        return await self._inner.counters(target, built)
 
     async def close(self) -> None:
         await self._inner.close()
@@ -241,7 +272,7 @@ def in_process(one: Case, points: int, rng: random.Random, folder: Path, tally: 
             # the clock has brought one commit fewer this time
             continue
         tally.copies += 1
-        tally.states[_doing(place)] += 1
+        tally.states[doing(place)] += 1
         kills = [n]
         while rng.random() < AGAIN:
             place, more = _killed_again(place, session, one, rng)
@@ -273,7 +304,8 @@ def _killed_again(place: Path, session: str, one: Case, rng: random.Random) -> t
     return left, at
 
 
-def _doing(folder: Path) -> str:
+def doing(folder: Path) -> str:
+    """What the one session of a workspace was at, and with how much in flight."""
     with contextlib.closing(Reader.open(Workspace(folder))) as reader:
         (info,) = reader.sessions()
         if info.state != "searching":

@@ -22,10 +22,10 @@ def test_copies_of_random_commits_end_alike(files, tmp_path):
     _, both = files
     rng, tally = random.Random(1), kills.Tally()
     careless = kills.Case(kills.case(both, 5, max_evaluations=24), careless=True)
-    wanted = kills.in_process(careless, 14, rng, tmp_path / "careless", tally)
+    wanted = kills.in_process(careless, 12, rng, tmp_path / "careless", tally)
     broke = kills.Case(kills.case(both, 6, max_evaluations=60, max_usd=1.5, proposers=("sim",)))
     poor = kills.in_process(broke, 8, rng, tmp_path / "poor", tally)
-    assert (tally.failures, tally.copies) == ([], 22)
+    assert (tally.failures, tally.copies) == ([], 20)
     assert tally.again > 2
     assert any("4 nodes" in state or "steps" in state for state in tally.states), "something was in flight"
     assert {Edge.DRAFT, Edge.TUNE, Edge.IMPROVE} <= {node["edge"] for node in wanted["nodes"]}
@@ -47,7 +47,7 @@ def test_killed_processes_end_alike(files, tmp_path):
 
 def test_a_difference_is_seen(files, tmp_path):
     """Another seed is another tree, and its differences are named."""
-    folder, both = files
+    _, both = files
     for seed in (1, 2):
         kills.engine(tmp_path / str(seed), kills.Case(kills.case(both, seed, max_evaluations=6)))
     said = kills.differences(kills.outcome(tmp_path / "2"), kills.outcome(tmp_path / "1"))
@@ -65,3 +65,24 @@ def test_what_is_paced_ends_alike(files, tmp_path):
         kills.engine(place, kills.Case(kills.case(both, 9, max_evaluations=20, pace=pace)))
         found.append(kills.outcome(place))
     assert kills.differences(*found) == []
+
+
+def test_a_kill_in_the_midst_of_confirmations_neither_searches_on_nor_confirms_more(files, tmp_path):
+    """Winners that did not hold are slower from then on; a resumed session goes on with the confirmations alone."""
+    _, both = files
+    one = kills.Case(kills.case(both, 11, max_evaluations=24), careless=True)
+    deploying = []
+
+    def after(number):
+        if kills.doing(tmp_path / "whole") == "deploying":
+            deploying.append(number)
+            kills.copy(tmp_path / "whole", tmp_path / f"at-{number}")
+
+    session = kills.engine(tmp_path / "whole", one, careless=True, after=after)
+    wanted = kills.outcome(tmp_path / "whole")
+    failed = [n for n in wanted["nodes"] if n["evaluation"]["confirmation"] and n["evaluation"]["verdict"] != "faster"]
+    assert len(failed) > 2
+    for number in deploying:
+        kills.engine(tmp_path / f"at-{number}", session, careless=True)
+        assert kills.differences(kills.outcome(tmp_path / f"at-{number}"), wanted) == [], number
+    assert len(deploying) > 5
