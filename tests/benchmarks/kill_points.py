@@ -142,6 +142,9 @@ def cases(folder: Path, count: int, seed: int = 0) -> list[Case]:
     found = []
     for i in range(count):
         changes: dict[str, Any] = {"max_usd": 3.0} if i % 4 == 3 else {}
+        if i % 7 == 6:
+            # ends by itself, with budget left that a resume could spend
+            changes |= {"max_evaluations": 200, "usd_per_percent": 0.1}
         if i % 5 == 4:
             changes["proposers"] = ("sim",)
         found.append(Case(case(files[i % len(files)], 1000 * seed + i, **changes), careless=i % 2 == 1))
