@@ -22,8 +22,8 @@ async def winners(
 ) -> list[Winner]:  # fmt: skip
     """The winner of each target, as the file that was verified and timed; each confirmation is in the store.
 
-    A confirmation of an earlier engine is not made again; with `resumed` that engine was ended in the midst of them, and
-    those that failed count among the tries. `log` takes a level and a text.
+    A confirmation of an earlier engine is not made again; with `resumed` that engine was ended in the midst of them,
+    and those that failed count among the tries. `log` takes a level and a text.
     """
     found: list[Winner] = []
     for target in targets:
