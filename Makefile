@@ -5,13 +5,14 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help venv demo test check lint types layers pytest snapshots timer clean
+.PHONY: help venv demo test check lint types layers pytest snapshots timer bench-search clean
 
 help:
 	@echo "make demo    optimise the packaged example on this machine, no key, no network"
 	@echo "make test    everything that CI runs"
 	@echo "make check   the fast part: ruff, mypy, import-linter"
 	@echo "make timer   what the timer says of a kernel against itself; DEVICE=cuda:0 for a GPU"
+	@echo "make bench-search  this search against published ones, simulated; PAIRS=100 is quick"
 
 venv: $(STAMP)
 
@@ -47,6 +48,9 @@ snapshots: $(STAMP)
 
 timer: $(STAMP)
 	$(BIN)/python tests/benchmarks/aa_timing.py --device $(or $(DEVICE),cpu)
+
+bench-search: $(STAMP)
+	cd tests && $(abspath $(BIN))/python -m benchmarks.search --pairs $(or $(PAIRS),1000)
 
 clean:
 	rm -rf $(VENV) .forge .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -119,7 +119,9 @@ def _session(store: Store, workspace: Workspace, request: dict[str, Any]) -> Ses
                 "Start a new session with forge-tui run, or put the file back.",
             )
     if wider:
-        session = msgspec.structs.replace(session, options=msgspec.structs.replace(session.options, **wider))
+        # with more to spend the search goes on, also where it was over
+        wide = msgspec.structs.replace(session.options, **wider)
+        session = msgspec.structs.replace(session, options=wide, state="interrupted")
     return session
 
 

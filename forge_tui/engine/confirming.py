@@ -18,16 +18,18 @@ _INFRA_TRIES = 2
 
 async def winners(
     store: Store, reader: Reader, session: str, targets: Iterable[Target], compiler: Compiler, confirmer: Confirmer,
-    seed: int, log: Callable[[str, str], None],
+    seed: int, log: Callable[[str, str], None], *, resumed: bool = False,
 ) -> list[Winner]:  # fmt: skip
     """The winner of each target, as the file that was verified and timed; each confirmation is in the store.
 
-    A confirmation of an earlier engine is not made again. `log` takes a level and a text.
+    A confirmation of an earlier engine is not made again; with `resumed` that engine was ended in the midst of them,
+    and those that failed count among the tries. `log` takes a level and a text.
     """
     found: list[Winner] = []
     for target in targets:
-        nodes = [n for n in reader.nodes(session, target.id) if _is_faster(n)]
-        tries = 0
+        known = reader.nodes(session, target.id)
+        nodes = [n for n in known if _is_faster(n)]
+        tries = sum(map(_has_failed, known)) if resumed else 0
         for node in sorted(nodes, key=_speedup, reverse=True):
             if tries >= MOST_TRIES:
                 log("warning", f"The {MOST_TRIES} fastest kernels for {target.name} were not confirmed: the rest is "
@@ -86,6 +88,11 @@ async def counters(
     if not isinstance(built, Built):
         raise EnvironmentFault(f"Node {node_id} does not compile: {built.reason}")
     return await confirmer.counters(target, built)
+
+
+def _has_failed(node: Node) -> bool:
+    found = node.evaluation.confirmation if node.evaluation is not None else None
+    return found is not None and not found.passed
 
 
 def _is_faster(node: Node) -> bool:

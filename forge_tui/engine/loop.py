@@ -10,6 +10,7 @@ import msgspec
 
 from forge_tui.core.errors import EnvironmentFault, ExitCode, ForgeError, UsageError
 from forge_tui.core.events import Kind
+from forge_tui.core.landscapes import PREFIX
 from forge_tui.core.ports import Compiler, Evaluator, Isolated, Priced, Proposer, Task
 from forge_tui.core.profiles import Profile
 from forge_tui.core.records import (
@@ -25,7 +26,7 @@ from forge_tui.engine.pipeline import Pipeline
 from forge_tui.engine.rooms import Rooms
 from forge_tui.engine.searching import SearchPhase
 from forge_tui.processes.quiet import Quiet
-from forge_tui.search.driver import Drop, Found, Search, SearchConfig
+from forge_tui.search.driver import Drop, Found, Search, SearchConfig, Step
 from forge_tui.store.reader import Reader
 from forge_tui.store.writer import Store
 from forge_tui.targets.select import choose, measured_gains
@@ -119,16 +120,20 @@ class Engine:
         proposers = {name: self._rooms.proposer(name) for name in self._options.proposers}
         targets = self._choose(profile, proposers)
         try:
-            pipeline = Pipeline(compiler, evaluator, quiet, device)
+            pipeline = Pipeline(compiler, evaluator, quiet, device, in_order=self._options.device.startswith(PREFIX))
             await self._say_isolation(compiler)
-            reason = await self._search(profile, targets, pipeline, evaluator, proposers)
+            # an engine that died while it deployed had ended the search; what was confirmed since would only stir it
+            over = self._session.state == "deploying"
+            reason = self._session.stop_reason if over else ""
+            if not over:
+                reason = await self._search(profile, targets, pipeline, evaluator, proposers)
             if self._stop_asked:
                 self._set_state("interrupted", stop_reason=reason)
                 return
             self._search_phase = None
             # its workers would hold memory and cores while the model is timed
             await evaluator.close()
-            await self._deploy(device, targets, compiler)
+            await self._deploy(device, targets, compiler, reason)
             self._set_state("done", stop_reason=reason)
         finally:
             await evaluator.close()
@@ -244,7 +249,8 @@ class Engine:
         search.pay(self._session.cost_usd)
         by_id = {target.id: target for target in usable}
         known = [node for node in self._reader.nodes(self._id) if node.target_id in by_id]
-        search.restore(known, self._drops())
+        undone = [step for step in msgspec.convert(self._reader.steps(self._id), list[Step]) if step.target_id in by_id]
+        search.restore(known, self._drops(), undone)
         for node in known:
             pipeline.restore(by_id[node.target_id], node)
         self._search_phase = SearchPhase(
@@ -255,7 +261,8 @@ class Engine:
             return "Stopped by request."
         begun = {node.idea for node in known if node.proposer == "person"}
         starts = tuple(s for s in self._options.start if f"own kernel {s.path}".strip() not in begun)
-        return await self._search_phase.run([node for node in known if node.evaluation is None], starts)
+        unfinished = [node for node in known if node.evaluation is None]
+        return await self._search_phase.run(unfinished, starts, undone)
 
     def _found(self, targets: list[Target], device: Device, most: int) -> dict[str, list[Found]]:
         """Kernels that were faster in earlier sessions of this workspace, by target."""
@@ -283,13 +290,14 @@ class Engine:
                 self._log("warning", f"{target.name} is left out: {check.reason}")
         return usable
 
-    async def _deploy(self, device: Device, targets: list[Target], compiler: Compiler) -> None:
-        self._set_state("deploying")
+    async def _deploy(self, device: Device, targets: list[Target], compiler: Compiler, reason: str) -> None:
+        self._set_state("deploying", stop_reason=reason)
         confirmer = self._rooms.confirmer(device)
         try:
             winners = await confirming.winners(
-                self._store, self._reader, self._id, targets, compiler, confirmer, self._options.seed, self._log
-            )
+                self._store, self._reader, self._id, targets, compiler, confirmer, self._options.seed, self._log,
+                resumed=self._session.state == "deploying",
+            )  # fmt: skip
         finally:
             # its workers would hold memory and cores while the model is timed
             await confirmer.close()

@@ -50,13 +50,19 @@ class Pipeline:
     Candidates compile ahead of the device, and are evaluated in the order in which they are built.
     """
 
-    def __init__(self, compiler: Compiler, evaluator: Evaluator, quiet: Quiet, device: Device) -> None:
+    def __init__(
+        self, compiler: Compiler, evaluator: Evaluator, quiet: Quiet, device: Device, *, in_order: bool = False
+    ) -> None:
+        """`in_order` compares machine code in the order in which candidates came, however long their builds take."""
         self._ahead = asyncio.Semaphore(compiles_ahead(device))
         self._evaluating = asyncio.Semaphore(EVALUATING[device.kind])
         self._compiler = compiler
         self._evaluator = evaluator
         self._quiet = quiet
         self._device = device
+        self._in_order = in_order
+        self._compared: asyncio.Event | None = None
+        """Set once the youngest candidate has been compared with the others."""
         self._keys: dict[tuple[str, str], int] = {}
         self._binaries: dict[tuple[str, str], int] = {}
 
@@ -102,15 +108,9 @@ class Pipeline:
             return Evaluation(verdict=Verdict.DUPLICATE, reason=f"The same source as node {other}.")
         self._remember(target.id, node_id, key)
         async with self._ahead:
-            built = await self.build(target, source, tunables)
-            if isinstance(built, CompileFailure):
-                return Evaluation(verdict=built.verdict, reason=built.reason, log=built.log, compile_s=built.compile_s)
-            binary = binary_key(built.sha256, built.plan, built.plans)
-            other = self._binaries.get((target.id, binary))
-            if other is not None and other != node_id:
-                return Evaluation(verdict=Verdict.DUPLICATE, reason=f"Compiles to the same code as node {other}.",
-                                  compile_s=built.compile_s, sha256=built.sha256)  # fmt: skip
-            self._remember(target.id, node_id, key, binary)
+            built = await self._new(target, node_id, key, source, tunables)
+            if isinstance(built, Evaluation):
+                return built
             await self._evaluating.acquire()
         try:
             evaluation = await self._evaluator.evaluate(target, built, seed)
@@ -120,6 +120,28 @@ class Pipeline:
             # it has no verdict that a later equal could share
             self._forget(node_id)
         return evaluation
+
+    async def _new(
+        self, target: Target, node_id: int, key: str, source: str, tunables: dict[str, int]
+    ) -> Built | Evaluation:
+        """The built file, or the verdict on a candidate that has none or another's machine code."""
+        before, self._compared = self._compared, asyncio.Event()
+        compared = self._compared
+        try:
+            built = await self.build(target, source, tunables)
+            if isinstance(built, CompileFailure):
+                return Evaluation(verdict=built.verdict, reason=built.reason, log=built.log, compile_s=built.compile_s)
+            if self._in_order and before is not None:
+                await before.wait()
+            binary = binary_key(built.sha256, built.plan, built.plans)
+            other = self._binaries.get((target.id, binary))
+            if other is not None and other != node_id:
+                return Evaluation(verdict=Verdict.DUPLICATE, reason=f"Compiles to the same code as node {other}.",
+                                  compile_s=built.compile_s, sha256=built.sha256)  # fmt: skip
+            self._remember(target.id, node_id, key, binary)
+            return built
+        finally:
+            compared.set()
 
     def _forget(self, node_id: int) -> None:
         self._keys = {key: node for key, node in self._keys.items() if node != node_id}

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 
 from forge_tui.core.events import Kind
+from forge_tui.core.landscapes import PREFIX
 from forge_tui.core.ports import Proposer
 from forge_tui.core.records import (
     Device,
@@ -22,6 +23,7 @@ from forge_tui.core.records import (
     Target,
     Verdict,
 )
+from forge_tui.engine.line import Line, Place
 from forge_tui.engine.pipeline import Pipeline, candidate_key, steps_at_once
 from forge_tui.search.driver import Search, Step, Stop
 from forge_tui.store.writer import Store
@@ -56,6 +58,8 @@ class SearchPhase:
         #: failures in a row that are nobody's verdict: of providers, of evaluations
         self._infra_in_a_row = {"proposal": 0, "evaluation": 0}
         self._reasons = reasons_not_searched
+        # a recorded landscape stands for the machine: what comes of it must not depend on how long anything took
+        self._line = Line(in_order=options.device.startswith(PREFIX))
         self._running: set[asyncio.Task[None]] = set()
         self._wake = asyncio.Event()
         self._stop_asked = False
@@ -81,13 +85,18 @@ class SearchPhase:
 
     # ---- the loop
 
-    async def run(self, unfinished: list[Node], starts: tuple[StartKernel, ...]) -> str:
+    async def run(
+        self, unfinished: list[Node], starts: tuple[StartKernel, ...], undone: Sequence[Step] = (),
+    ) -> str:  # fmt: skip
         """Search until done; returns the reason in words.
 
-        `unfinished` are nodes of an earlier engine that have a source but no verdict.
+        `unfinished` are nodes of an earlier engine that have a source but no verdict, `undone` its steps that had no
+        source yet; the search knows of both.
         """
         for node in unfinished:
-            self._spawn(self._evaluate(node))
+            self._spawn(self._evaluate(node, self._line.enter(None)))
+        for earlier in () if self._limit_reached() else undone:
+            self._spawn(self._step(earlier, self._line.enter(earlier)))
         for start in starts:
             self._begin_start(start)
         # LLM calls wait on the network, not on this machine
@@ -99,7 +108,7 @@ class SearchPhase:
                 if reason:
                     break
                 self._wake.clear()
-                if len(self._running) < width and not self._paused:
+                if len(self._line) < width and not self._paused:
                     self._search.rent(self._options.gpu_usd_per_hour * self._elapsed_s() / 3600)
                     step = self._search.next_step(self._can)
                     if isinstance(step, Stop):
@@ -107,11 +116,14 @@ class SearchPhase:
                             reason = step.reason
                             break
                     elif step is not None:
-                        self._spawn(self._step(step))
+                        place = self._line.enter(step)
+                        self._save_steps()
+                        self._spawn(self._step(step, place))
                         continue
                     elif not self._running:
                         reason = "Nothing is left to try."
                         break
+                self._line.call_next()
                 await self._settled()
             if not self._stop_asked and self._failure is None:
                 await self._drain()
@@ -142,6 +154,7 @@ class SearchPhase:
         """Let what is in flight end, unless a stop is asked for."""
         while self._running and not self._stop_asked and self._failure is None:
             self._wake.clear()
+            self._line.call_next()
             await self._settled()
 
     async def _cancel(self) -> None:
@@ -170,7 +183,8 @@ class SearchPhase:
 
     # ---- one step
 
-    async def _step(self, step: Step) -> None:
+    async def _step(self, step: Step, place: Place) -> None:
+        await self._line.turn_of(place)
         if step.edge is Edge.TUNE:
             parent = self._parent(step)
             proposal = Proposal(source=parent.source, tunables=step.tunables, family=parent.family,
@@ -179,22 +193,34 @@ class SearchPhase:
             proposal = Proposal(source=step.found.source, tunables=step.tunables, family=step.found.family,
                                 idea=f"found in {step.found.origin}")  # fmt: skip
         else:
-            called = asyncio.create_task(self._proposers[step.proposer].propose(self._search.task(step, self._device)))
-            self._calling.add(called)
-            try:
-                # a stop waits for a paid call, so the call is shielded from the step's own cancellation
-                proposal = await asyncio.shield(called)
-            finally:
-                self._calling.discard(called)
-        node = self._fold_proposal(step, proposal)
+            proposal = await self._asked(step)
+        node = self._fold_proposal(step, proposal, place)
         if node is not None:
-            await self._evaluate(node)
+            await self._evaluate(node, place)
 
-    def _fold_proposal(self, step: Step, proposal: Proposal) -> Node | None:
+    async def _asked(self, step: Step) -> Proposal:
+        proposer = self._proposers.get(step.proposer)
+        if proposer is None:
+            # it was given up while this step waited for its turn, or by an earlier engine
+            return Proposal(source=None, failure="It is asked no more.", infra=True)
+        called = asyncio.create_task(proposer.propose(self._search.task(step, self._device)))
+        self._calling.add(called)
+        try:
+            # a stop waits for a paid call, so the call is shielded from the step's own cancellation
+            return await asyncio.shield(called)
+        finally:
+            self._calling.discard(called)
+
+    def _fold_proposal(self, step: Step, proposal: Proposal, place: Place) -> Node | None:
         if proposal.source is None:
-            self._pay(step, proposal, None)
-            self._failed_proposal(step, proposal)
+            self._line.leave(place)
+            # a call that is paid for is never without what became of its step
+            with self._store.together():
+                self._pay(step, proposal, None)
+                self._failed_proposal(step, proposal)
+                self._save_steps()
             return None
+        self._line.has_node(place)
         self._infra_in_a_row["proposal"] = 0
         node = Node(
             id=self._next_id, target_id=step.target_id, parent=step.parent, edge=step.edge, proposer=step.proposer,
@@ -206,11 +232,15 @@ class SearchPhase:
         with self._store.together():
             self._pay(step, proposal, node.id)
             self._store.add_node(self._session, node)
+            self._save_steps()
         self._next_id += 1
         self._search.begin(step, node)
         # with a source there, the next step of this target may be decided
         self._wake.set()
         return node
+
+    def _save_steps(self) -> None:
+        self._store.save_steps(self._session, [msgspec.to_builtins(step) for step in self._line.steps])
 
     def _pay(self, step: Step, proposal: Proposal, node_id: int | None) -> None:
         if proposal.call is not None:
@@ -233,7 +263,7 @@ class SearchPhase:
             self._reasons = f"{step.proposer}: {proposal.failure}"
             self._store.event(self._session, Kind.LOG, {"level": "error", "text": self._reasons})
 
-    async def _evaluate(self, node: Node) -> None:
+    async def _evaluate(self, node: Node, place: Place) -> None:
         target = self._targets[node.target_id]
         for attempt in range(INFRA_TRIES):
             # the seed is drawn from the session's and the node's, so that a resume repeats it
@@ -243,11 +273,13 @@ class SearchPhase:
                 break
             text = f"Node {node.id}: {evaluation.reason}"
             self._store.event(self._session, Kind.LOG, {"level": "warning", "text": text})
+        await self._line.turn_of(place)
         if evaluation.verdict is Verdict.INFRA:
             self._infra_in_a_row["evaluation"] += 1
             self._reasons = evaluation.reason
         else:
             self._infra_in_a_row["evaluation"] = 0
+        self._line.leave(place)
         self._fold_evaluation(node.id, evaluation)
 
     def _fold_evaluation(self, node_id: int, evaluation: Evaluation) -> None:
@@ -277,6 +309,8 @@ class SearchPhase:
             self._store.event(self._session, Kind.LOG, {"level": "error", "text": text})
             return
         step = self._search.start_step(named[0].id)
-        node = self._fold_proposal(step, Proposal(source=start.source, idea=f"own kernel {start.path}".strip()))
+        place = self._line.enter(step)
+        own = Proposal(source=start.source, idea=f"own kernel {start.path}".strip())
+        node = self._fold_proposal(step, own, place)
         if node is not None:
-            self._spawn(self._evaluate(node))
+            self._spawn(self._evaluate(node, place))

@@ -27,6 +27,15 @@ def ceiling(target: Target, baseline_us: float | None) -> float:
     return max(0.0, math.log(reference / max(floor, reference * 1e-3)))
 
 
+def bonus_scale(target: Target, config: SearchConfig, value: float) -> float:
+    """What the bonuses of the descent are multiplied with: what a first kernel of this value leaves to gain, damped.
+
+    Where little can be gained, a bonus as wide as the whole range would only make the search wander.
+    """
+    room = min(config.most_room, max(config.least_room, ceiling(target, None) - value))
+    return math.pow(room, config.room_power)
+
+
 def saved_at(value: float) -> float:
     """Part of the target's time that remains with a kernel of this value; slower ones are not deployed."""
     return math.exp(-max(0.0, value))
@@ -39,7 +48,7 @@ class Outlook:
         """`price_usd` is what an attempt costs beside the machine."""
         sizes, self.fruitless = tree.improvements(config.improvement)
         self._config = config
-        self._attempts = tree.attempts
+        self._attempts = tree.tries
         self._share = tree.target.share
         self._best = tree.champion.value if tree.champion is not None else UNKNOWN_START
         self._ceiling = ceiling(tree.target, tree.baseline_us)
@@ -47,16 +56,27 @@ class Outlook:
             # a floor that was beaten is none, as where everything stays in a cache
             self._ceiling = self._best + config.prior_size
         weight = config.prior_weight
-        self._chance = (weight * config.prior_chance + len(sizes)) / (weight + tree.attempts)
+        self._chance = (weight * config.prior_chance + len(sizes)) / (weight + tree.tries)
         self._size = (weight * config.prior_size + math.fsum(sizes)) / (weight + len(sizes))
         self._beatable = 1.0
+        self.doubtful = False
+        """Whether it is mostly a vendor library's, with no kernel near it yet."""
         if tree.target.bound == "compute" and not (tree.champion and self._best >= config.compute_near):
-            self._beatable = config.compute_win_chance
+            self._beatable, self.doubtful = config.compute_win_chance, True
+        self._parked = (
+            self.doubtful and tree.tries >= config.park_after and self._best < config.park_below
+        )
         self.attempt_usd = price_usd + tree.candidate_s / 3600 * config.gpu_usd_per_hour
         """What one more attempt is expected to cost."""
-        per_attempt = max(self.gain(horizon, config.rank_decay) / horizon for horizon in HORIZONS)
-        self.rank = per_attempt / self.attempt_usd if self.attempt_usd else per_attempt
+        self._rank: float | None = None
+
+    @property
+    def rank(self) -> float:
         """Expected saving, share of the model's time, per dollar; per attempt where attempts cost nothing."""
+        if self._rank is None:
+            per_attempt = max(self.gain(horizon, self._config.rank_decay) / horizon for horizon in HORIZONS)
+            self._rank = per_attempt / self.attempt_usd if self.attempt_usd else per_attempt
+        return self._rank
 
     @property
     def open_share(self) -> float:
@@ -66,14 +86,15 @@ class Outlook:
     def gain(self, horizon: int, decay: float) -> float:
         """Expected saving of so many more attempts, share of the model's time."""
         chance = min(1.0, self._chance * (1 + self.fruitless / self._config.decay_scale) ** -decay)
+        odds = _poisson(horizon * chance)
         now, total = saved_at(self._best), 0.0
         for shortfall, weight in SHORTFALL:
             room = self._ceiling - shortfall - self._best
             if room <= 0:
                 continue
-            for hits, odds in _poisson(horizon * chance):
-                then = self._best + room * (1 - math.exp(-hits * self._size / room))
-                total += weight * odds * (now - saved_at(then))
+            step = self._size / room
+            for hits, chance_of in odds:
+                total += weight * chance_of * (now - saved_at(self._best - room * math.expm1(-hits * step)))
         return self._share * self._beatable * total
 
     def closed(self) -> str:
@@ -83,6 +104,9 @@ class Outlook:
             return "near the floor of this device"
         if self.open_share < config.min_gain:
             return f"less than {config.min_gain:.1%} of the model's time left to gain"
+        if self._parked:
+            slower = math.exp(-config.park_below)
+            return f"{config.park_after} attempts and still {slower:.0f} times slower than the library's"
         rate = max(self.gain(horizon, config.stop_decay) / horizon for horizon in HORIZONS)
         if self._attempts >= config.stop_after and rate * config.stop_horizon < config.min_gain:
             return f"expected gain below {config.min_gain:.1%} of the model's time"

@@ -29,9 +29,16 @@ class SearchConfig(Record, frozen=True, kw_only=True):
     """Share of the model's time: a target that is expected to gain less is left alone."""
 
     explore: float = 0.40
-    """Bonus of a node with few attempts: `explore / sqrt(1 + attempts)`. Flat between 0.2 and 0.5."""
-    explore_roots: float = 0.20
+    """Bonus of a node with few attempts: `explore / sqrt(1 + attempts)`, times the room of `room_power`."""
+    explore_roots: float = 0.15
     """The same for a new draft beside the first one."""
+    lone_root_spread: float = 0.20
+    """How far drafts are assumed to lie apart while there is only one right one."""
+    room_power: float = 1.0
+    """Both bonuses grow with what a first kernel leaves to gain, to this power; 0: they do not."""
+    least_room: float = 0.2
+    most_room: float = 1.6
+    """Bounds of that room, in units of value."""
     max_children: int = 8
     """Right children of one node."""
     freeze_after: int = 4
@@ -57,7 +64,7 @@ class SearchConfig(Record, frozen=True, kw_only=True):
     transfer_margin: float = 0.05
     """How much better the kernel of another size must do there to be worth a try here."""
 
-    repair_gate: float = 0.8
+    repair_gate: float = 0.6
     """A repair is tried if its odds per dollar are at least this part of a fresh attempt's."""
     max_repairs: int = 3
     """Repairs in a row of one failure."""
@@ -75,36 +82,39 @@ class SearchConfig(Record, frozen=True, kw_only=True):
 
     in_flight_per_target: int = 2
     """Steps of one target at the same time; twice as many where only one target is open."""
-    first_attempts: int = 2
+    first_attempts: int = 1
     """What every worthwhile target gets before targets compete."""
     first_attempts_gain: float = 0.003
     """Share of the model's time that a perfect kernel must save for that."""
-    explore_every: int = 5
+    explore_every: int = 8
     """Every n-th step goes to the open target with the fewest attempts."""
     floor_fraction: float = 0.90
     """A kernel that reaches this part of the floor's speed ends its target."""
     patience: int = 48
     """Attempts without an improvement that end a target whatever is expected."""
-    prior_chance: float = 0.22
+    prior_chance: float = 0.30
     """Chance that an attempt improves its target, before anything is known."""
-    prior_size: float = 0.25
+    prior_size: float = 0.40
     """Mean size of an improvement, before anything is known."""
-    prior_weight: float = 4.0
+    prior_weight: float = 8.0
     """How many attempts the two priors are worth."""
     decay_scale: float = 8.0
     """Fruitless attempts over which the chance of an improvement falls."""
-    rank_decay: float = 1.5
-    """Exponent of that fall when targets are ranked: quick to move on."""
-    stop_decay: float = 0.5
-    """Exponent of that fall when a target is given up: slow to despair."""
-    stop_horizon: int = 8
+    rank_decay: float = 1.0
+    """Exponent of that fall when targets are ranked."""
+    stop_decay: float = 0.8
+    """Exponent of that fall when a target is given up."""
+    stop_horizon: int = 3
     """Attempts over which a target must be expected to gain `min_gain`, or it is given up."""
-    stop_after: int = 8
+    stop_after: int = 5
     """Attempts that every worthwhile target gets before it is given up."""
     compute_win_chance: float = 0.15
     """Chance that a compute-bound target, mostly a vendor library's, can be beaten; 1 once a right kernel came near."""
     compute_near: float = -0.26
     """The value from which a compute-bound target counts as beatable."""
+    park_after: int = 6
+    park_below: float = -0.7
+    """A compute-bound target whose best kernel is still below this value after so many attempts gets no more."""
     improvement: float = 0.01
     """What counts as an improvement of a target."""
 

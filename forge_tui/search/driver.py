@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 
 import msgspec
 
@@ -16,7 +17,7 @@ from forge_tui.core.money import dollars
 from forge_tui.core.ports import Task
 from forge_tui.core.records import Device, Edge, Evaluation, Node, Target, Verdict
 from forge_tui.search import policy
-from forge_tui.search.allocation import Outlook
+from forge_tui.search.allocation import Outlook, bonus_scale
 from forge_tui.search.config import Drop, Found, SearchConfig, Step, Stop
 from forge_tui.search.experience import TEMPLATES, Experience
 from forge_tui.search.tree import GENERATION, NodeStats, TargetTree
@@ -46,11 +47,11 @@ class Search:
         self._relatives = {
             t.id: [other.id for other in targets if other.id != t.id and _related(t, other)] for t in targets
         }
-        self._trees = {t.id: TargetTree(t, config.explore) for t in targets}
+        self._trees = {t.id: TargetTree(t, config.explore, partial(bonus_scale, t, config)) for t in targets}
         self._owner: dict[int, TargetTree] = {}
         self._experience = Experience()
         self._outlooks: dict[str, tuple[tuple[int, float], Outlook]] = {}
-        # (content, what proposers said no to) and (version) of targets where nothing could be done
+        # (content, what proposers said no to), and the moment at which nothing could be done at a target
         self._refused: dict[str, tuple[int, set[tuple[Edge, int | None, int | None, str]]]] = {}
         self._idle: dict[str, int] = {}
         self._wish = ""
@@ -79,11 +80,10 @@ class Search:
         for tree in self._ranked():
             step = self._step_for(tree, can, left)
             if step is not None:
-                tree.reserve(step)
-                self._experience.start(step.proposer, step.edge, 1)
+                self._reserve(tree, step)
                 return step
             if not self._short:
-                self._idle[tree.target.id] = tree.version
+                self._idle[tree.target.id] = self._moment
         if flying:
             return None
         return Stop(reason=self._why_broke() if self._short else self._why_over())
@@ -143,8 +143,11 @@ class Search:
         self._fold_drop(tree, drop)
         return drop
 
-    def restore(self, nodes: Iterable[Node], drops: Iterable[Drop] = ()) -> None:
-        """Take in the nodes of an interrupted search, those in flight included, in any order."""
+    def restore(self, nodes: Iterable[Node], drops: Iterable[Drop] = (), steps: Iterable[Step] = ()) -> None:
+        """Take in the nodes of an interrupted search, those in flight included, in any order.
+
+        `steps` are those that were decided and had not begun; the caller goes on with them.
+        """
         for node in sorted(nodes, key=lambda n: n.id):
             tree = self._trees.get(node.target_id)
             if tree is None:
@@ -158,6 +161,8 @@ class Search:
         for drop in drops:
             if drop.step.target_id in self._trees:
                 self._fold_drop(self._trees[drop.step.target_id], drop)
+        for step in steps:
+            self._reserve(self._trees[step.target_id], step)
 
     # ---- looking
 
@@ -224,6 +229,11 @@ class Search:
 
     # ---- allocation
 
+    @property
+    def _moment(self) -> int:
+        """Changes whenever any tree does: news of one target may be a reason to go on at another."""
+        return sum(tree.version for tree in self._trees.values())
+
     def _outlook(self, tree: TargetTree) -> Outlook:
         price = self._experience.usual_price(self.config.proposers)
         known = self._outlooks.get(tree.target.id)
@@ -239,7 +249,7 @@ class Search:
         room = config.in_flight_per_target * (2 if len(worthy) == 1 else 1)
         ready = [
             tree for tree in worthy
-            if tree.in_flight < room and self._idle.get(tree.target.id) != tree.version
+            if tree.in_flight < room and self._idle.get(tree.target.id) != self._moment
         ]  # fmt: skip
         ready.sort(key=lambda tree: (-self._outlook(tree).rank, tree.target.id))
         first = [
@@ -249,7 +259,8 @@ class Search:
         first.sort(key=lambda tree: (tree.attempts, -self._outlook(tree).open_share, tree.target.id))
         done = sum(tree.attempts for tree in self._trees.values())
         if not first and ready and done % config.explore_every == config.explore_every - 1:
-            first = [min(ready, key=lambda tree: (tree.attempts, tree.target.id))]
+            # the forgotten ones, those that could well be won before those that hardly can
+            first = [min(ready, key=lambda tree: (self._outlook(tree).doubtful, tree.attempts, tree.target.id))]
         return first + [tree for tree in ready if tree not in first]
 
     # ---- one target
@@ -367,6 +378,10 @@ class Search:
         self._owner[node.id] = tree
         self._experience.start(node.proposer, node.edge, 1)
         self._experience.pay(node)
+
+    def _reserve(self, tree: TargetTree, step: Step) -> None:
+        tree.reserve(step)
+        self._experience.start(step.proposer, step.edge, 1)
 
     def _release(self, tree: TargetTree, step: Step) -> None:
         if step in tree.reserved:

@@ -88,6 +88,11 @@ class Landscape:
         return -abs(rng.gauss(0, 0.7 * self.spread))
 
     @property
+    def start(self) -> float:
+        """Value of a plain kernel of a family without offset, settings at their best."""
+        return self._start
+
+    @property
     def ceiling(self) -> float:
         """No design is worth more."""
         return self._start + self._room

@@ -6,7 +6,6 @@ equal trees give equal options.
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from forge_tui.core.errors import ContractError
 from forge_tui.core.records import Edge, Node
 from forge_tui.search.config import SearchConfig
 from forge_tui.search.experience import Experience
-from forge_tui.search.tree import Chain, TargetTree
+from forge_tui.search.tree import UNIT, Chain, TargetTree
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,18 +30,19 @@ class Option:
 
 def newroot_score(tree: TargetTree, config: SearchConfig) -> float:
     """What a fresh draft promises, from the drafts so far; the permanent way to restart."""
-    values = [chain.value for chain in tree.roots]
-    mean = math.fsum(values) / len(values)
-    if len(values) == 1:
-        spread = 0.20
+    count, (total, squares) = len(tree.roots), tree.root_sums
+    mean = total / count / UNIT
+    if count == 1:
+        spread = config.lone_root_spread * tree.scale
     else:
-        spread = max(0.10, math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1)))
-    return mean + spread + 2 * config.explore_roots / math.sqrt(1 + tree.root_attempts)
+        # integers of any size: no rounding before the division
+        spread = max(0.10 * tree.scale, math.sqrt((count * squares - total * total) / (count * (count - 1))) / UNIT)
+    return mean + spread + 2 * config.explore_roots * tree.scale / math.sqrt(1 + tree.root_attempts)
 
 
-def stay_score(chain: Chain, config: SearchConfig) -> float:
+def stay_score(chain: Chain, config: SearchConfig, scale: float = 1.0) -> float:
     """What one more child of this kernel promises."""
-    return chain.value + config.explore / math.sqrt(1 + chain.attempts)
+    return chain.value + config.explore * scale / math.sqrt(1 + chain.attempts)
 
 
 def frozen(tree: TargetTree, chain: Chain, config: SearchConfig) -> bool:
@@ -63,8 +63,8 @@ def options(tree: TargetTree, config: SearchConfig) -> Iterator[Option]:
         yield draft
         return
     late: list[Option] = []
-    # (-score, order of ties, head): a draft loses ties, staying wins them, and so does the older kernel
-    levels: list[Iterator[Chain | None]] = [_ranked(tree.roots, newroot_score(tree, config), own_wins_ties=False)]
+    # a draft loses ties, staying wins them, and so does the older kernel
+    levels: list[Iterator[Chain | None]] = [_ranked_roots(tree, newroot_score(tree, config))]
     above: list[Chain | None] = [None]
     while levels:
         choice = next(levels[-1], levels)
@@ -74,7 +74,7 @@ def options(tree: TargetTree, config: SearchConfig) -> Iterator[Option]:
             continue
         here = above[-1]
         if isinstance(choice, Chain):
-            levels.append(_ranked(choice.children, stay_score(choice, config), own_wins_ties=True))
+            levels.append(_ranked(choice.children, stay_score(choice, config, tree.scale)))
             above.append(choice)
         elif here is None:
             yield draft
@@ -123,22 +123,28 @@ def merge_pair(tree: TargetTree, config: SearchConfig) -> tuple[int, int] | None
     return champion.best, max(near, key=lambda c: (c.value, -c.head)).best
 
 
-def _ranked(chains: list[Chain], own: float, *, own_wins_ties: bool) -> Iterator[Chain | None]:
-    """The chains by worth, and None where it is the turn of the place itself."""
-    if not chains:
+def _ranked_roots(tree: TargetTree, own: float) -> Iterator[Chain | None]:
+    """Drafts by worth, and None where it is the turn of a new one."""
+    due = True
+    for negative, _, chain in tree.ranked_roots:
+        if due and own > -negative:
+            due = False
+            yield None
+        yield chain
+    if due:
         yield None
-        return
-    # the first choice is nearly always taken: no sorting for it
-    first = max(chains, key=lambda c: (c.down, -c.head))
-    own_first = own >= first.down if own_wins_ties else own > first.down
-    yield None if own_first else first
-    rest = [(-c.down, 0, c.head, c) for c in chains if own_first or c is not first]
-    heap: list[tuple[float, int, int, Chain | None]] = [*rest]
-    if not own_first:
-        heap.append((-own, -1 if own_wins_ties else 1, 0, None))
-    heapq.heapify(heap)
-    while heap:
-        yield heapq.heappop(heap)[3]
+
+
+def _ranked(chains: list[Chain], own: float) -> Iterator[Chain | None]:
+    """The chains by worth, and None where it is the turn of the place itself; there are few chains."""
+    due = True
+    for chain in sorted(chains, key=lambda c: (-c.down, c.head)):
+        if due and own >= chain.down:
+            due = False
+            yield None
+        yield chain
+    if due:
+        yield None
 
 
 def repairs(tree: TargetTree, config: SearchConfig) -> Iterator[Node]:
@@ -161,9 +167,10 @@ def repair_pays(tree: TargetTree, failed: Node, proposer: str, known: Experience
 def tune_step(tree: TargetTree, config: SearchConfig) -> tuple[int, dict[str, int]] | None:
     """The next setting to try, with the node it starts from; None where every near kernel is swept.
 
-    Coordinate descent: the values of one tunable after another, each from the best setting so far.
+    Coordinate descent: one tunable after another, each from the best setting so far; the values next to it first, the
+    others once no next one is left.
     """
-    if tree.champion is None:
+    if tree.champion is None or not config.max_tunes:
         return None
     near = tree.champion.value - config.tune_within
     done: list[Chain] = []
@@ -171,7 +178,11 @@ def tune_step(tree: TargetTree, config: SearchConfig) -> tuple[int, dict[str, in
     for negative, _, chain in tree.heads:
         if -negative < near:
             break
-        if chain.tunes >= config.max_tunes or chain.tuning:
+        if chain.tuning:
+            continue
+        if chain.tunes >= config.max_tunes:
+            # nothing runs, so the count cannot fall again
+            done.append(chain)
             continue
         setting = _next_setting(tree, chain)
         if setting is not None:
@@ -179,7 +190,7 @@ def tune_step(tree: TargetTree, config: SearchConfig) -> tuple[int, dict[str, in
             break
         done.append(chain)
     for chain in done:
-        # nothing but a new setting could bring new neighbours, and none will be tried
+        # swept, or without a neighbour: nothing but a new setting could bring one, and none will be tried
         tree.unlist(chain)
     return found
 
@@ -200,7 +211,15 @@ def _next_setting(tree: TargetTree, chain: Chain) -> dict[str, int] | None:
         moved = _changed(current, defaults | tree.node(best.parent).tunables)
         start = names.index(moved) if moved in names else 0
     order = {name: (i - start) % len(names) for i, name in enumerate(names)}
-    for setting in sorted(around, key=lambda s: order[_changed(s, current)]):
+    scales = {name: sorted(values) for name, values in declared.items()}
+
+    def rank(setting: dict[str, int]) -> tuple[bool, int]:
+        name = _changed(setting, current)
+        scale = scales[name]
+        far = abs(scale.index(setting[name]) - scale.index(current[name])) > 1
+        return far, order[name]
+
+    for setting in sorted(around, key=rank):
         if setting not in tried:
             return setting
     return None

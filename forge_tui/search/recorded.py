@@ -47,6 +47,11 @@ class TargetLandscape:
         setting = tuple(tunables.get(name, values[0]) for name, values in declared.items())
         return self._places.get((index, setting))
 
+    def defaults(self, source: str) -> dict[str, int]:
+        """The default of each of a source's tunables; nothing for a source that was not recorded."""
+        index = self._texts.get(source)
+        return {} if index is None else {name: values[0] for name, values in self.sources[index].tunables.items()}
+
     def original(self, index: int) -> int:
         """The point that was verified and timed: itself, or the one with the same machine code."""
         point = self.points[index]

@@ -7,6 +7,7 @@ import math
 import random
 import re
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 
 from forge_tui.core.ports import Task
 from forge_tui.core.records import (
@@ -37,6 +38,8 @@ from forge_tui.search.landscape import (
 )
 
 DEVICE = Device(name="cpu", model="simulated", arch="simulated")
+#: part of the changes that undo an earlier one; part of the replies that repeat their parent
+REVERTS, REPEATS = 0.12, 0.06
 _LINE = re.compile(r"// design family=(\d+) techniques=([\d,]*) quality=(\S+) broken=(\w*) tries=(\d+)")
 
 
@@ -65,19 +68,36 @@ def write(design: Design, broken: str = "", tries: int = 0) -> str:
     return "\n".join(lines) + "\n"
 
 
-def read(source: str, tunables: Mapping[str, int]) -> tuple[Design, str, int]:
-    """The design of a source at a setting, how it is broken, and how often it was repaired."""
+@lru_cache(maxsize=4096)
+def _parse(source: str) -> tuple[int, frozenset[int], tuple[int, ...], float, str, int]:
     found = _LINE.match(source)
     assert found is not None, "written by write()"
     family, used, quality, broken, tries = found.groups()
-    defaults = [int(line.split()[2]) for line in source.splitlines() if line.startswith("//@tune")]
-    knobs = tuple(tunables.get(f"K{i}", level) for i, level in enumerate(defaults))
+    defaults = tuple(int(line.split()[2]) for line in source.splitlines() if line.startswith("//@tune"))
     techniques = frozenset(int(i) for i in used.split(",") if i)
-    return Design(int(family), techniques, knobs, float(quality)), broken, int(tries)
+    return int(family), techniques, defaults, float(quality), broken, int(tries)
+
+
+def read(source: str, tunables: Mapping[str, int]) -> tuple[Design, str, int]:
+    """The design of a source at a setting, how it is broken, and how often it was repaired."""
+    family, techniques, defaults, quality, broken, tries = _parse(source)
+    knobs = tuple(tunables.get(f"K{i}", level) for i, level in enumerate(defaults))
+    return Design(family, techniques, knobs, quality), broken, tries
 
 
 class SimulatedProposer:
-    """Writes designs the way a model writes kernels: mostly small changes, partly informed, often broken."""
+    """Writes designs the way a model writes kernels: mostly small changes, partly informed, often broken.
+
+    A draft fails with 0.48 to 0.63 by kind of operator, a change with 0.22 to 0.37 and more by how hard what it
+    changes is; harder changes gain more. Failures are 45% compile errors, 33% wrong results, 14% crashes, 8% timeouts;
+    a first repair works with 0.72, 0.50, 0.45, 0.30, each further one with 0.8 of that. 6% of the replies repeat their
+    parent, 12% of the changes undo an earlier one, what was tried from the same kernel is chosen at a quarter of its
+    weight, knobs move by one with 0.3.
+
+    These are assumptions, placed by what was published: 58% of o3's single replies right and 16 to 27% of the
+    failures mended a round (CudaForge), 32% compile failures (OpenEvolve's Metal run), 22% of the rounds without a
+    valid kernel (AccelOpt on H100). Repairs are on the hopeful side of that.
+    """
 
     def __init__(self, landscapes: Mapping[str, Landscape], name: str = "simulated", *, skill: float = 1.0,
                  cost_usd: float = 0.0) -> None:  # fmt: skip
@@ -120,7 +140,7 @@ class SimulatedProposer:
             risk = land.risk(design, frozenset(), draft=True)
         else:
             before, _, _ = read(task.parent.source, task.parent.tunables)
-            if rng.random() < 0.06:
+            if rng.random() < REPEATS:
                 return Proposal(source=task.parent.source, tunables=task.parent.tunables)
             design, changed = self._change(rng, land, before, task)
             risk = land.risk(design, changed, draft=False)
@@ -129,17 +149,24 @@ class SimulatedProposer:
 
     def _change(self, rng: random.Random, land: Landscape, before: Design, task: Task) -> tuple[Design, frozenset[int]]:
         tried: set[int] = set()
-        for node in task.nodes:
-            if node.parent is not None and task.parent is not None and node.parent == task.parent.id:
-                tried |= read(node.source, {})[0].techniques ^ before.techniques
+        if task.parent is not None:
+            # settings of one source are one kernel to a writer
+            same = {node.id for node in task.nodes if node.source == task.parent.source} | {task.parent.id}
+            for node in task.nodes:
+                if node.parent in same and node.id not in same:
+                    tried |= read(node.source, {})[0].techniques ^ before.techniques
         opinion = random.Random(f"{self.name} opinion {task.target.id} {before.family}")  # noqa: S311 - a simulation
-        weights = []
-        for technique in range(TECHNIQUES):
-            belief = land.promise(before, technique) + opinion.gauss(0, 0.25)
-            revert = 0.12 if technique in before.techniques else 1.0
-            weights.append(math.exp(4 * self._skill * belief) * revert * (0.25 if technique in tried else 1.0))
-        count = rng.choices((1, 2, 3), (0.6, 0.3, 0.1))[0]
-        changed = frozenset(rng.choices(range(TECHNIQUES), weights)[0] for _ in range(count))
+        beliefs = [land.promise(before, technique) + opinion.gauss(0, 0.25) for technique in range(TECHNIQUES)]
+        weights = [
+            math.exp(4 * self._skill * belief) * (0.25 if technique in tried else 1.0)
+            for technique, belief in enumerate(beliefs)
+        ]
+        changed: frozenset[int] = frozenset()
+        for _ in range(rng.choices((1, 2, 3), (0.6, 0.3, 0.1))[0]):
+            # some changes take a technique back, the others add one
+            back = bool(before.techniques) and rng.random() < REVERTS
+            choice = [i for i in range(TECHNIQUES) if (i in before.techniques) is back] or range(TECHNIQUES)
+            changed |= set(rng.choices(choice, [weights[i] for i in choice]))
         knobs = tuple(
             min(LEVELS - 1, max(0, level + rng.choice((-1, 1)))) if rng.random() < 0.3 else level
             for level in before.knobs

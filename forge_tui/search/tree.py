@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from forge_tui.core.records import Edge, Evaluation, Node, Record, Target, Verdict
 from forge_tui.search.config import Drop, Step
 
+#: values are summed as integers of this fineness
+UNIT = 10**9
 #: edges on which somebody wrote a new kernel; repairs and settings are not attempts of their parent, and what was found
 #: elsewhere says nothing of the chances here
 GENERATION = (Edge.DRAFT, Edge.IMPROVE, Edge.START, Edge.REWRITE, Edge.MERGE)
@@ -72,7 +75,8 @@ class Chain:
 class TargetTree:
     """Nodes of one target."""
 
-    def __init__(self, target: Target, explore: float) -> None:
+    def __init__(self, target: Target, explore: float, room: Callable[[float], float] | None = None) -> None:
+        """`room` scales the bonus of few attempts by the value of the oldest right draft; 1 without it."""
         self.target = target
         self.version = 0
         """Changes whenever the tree does, running steps included."""
@@ -81,6 +85,10 @@ class TargetTree:
         self.roots: list[Chain] = []
         self.chains: dict[int, Chain] = {}
         """By every member's id."""
+        self.ranked_roots: list[tuple[float, int, Chain]] = []
+        """(-down, head, chain), the most promising first."""
+        self.root_sums = (0, 0)
+        """Sums of the drafts' values and of their squares, in `UNIT`s: exact, whatever the order."""
         self.root_attempts = 0
         self.reserved: list[Step] = []
         self.flying: set[int] = set()
@@ -102,7 +110,11 @@ class TargetTree:
         self.ids: list[int] = []
         """Every node that counts, ascending."""
         self._explore = explore
+        self._room = room
+        self.scale = 1.0
+        """What bonuses are multiplied with: a function of the oldest right draft's own value."""
         self._nodes: dict[int, Node] = {}
+        self._in_order: list[Node] = []
         self._values: dict[int, float] = {}
         self._spent_ms = self._measured = 0
         self._records: list[tuple[int, float]] = []
@@ -123,7 +135,7 @@ class TargetTree:
     def nodes(self) -> tuple[Node, ...]:
         """Every node that counts, oldest first."""
         if self._tuple[0] != self.content:
-            self._tuple = (self.content, tuple(self._nodes[i] for i in self.ids))
+            self._tuple = (self.content, tuple(self._in_order))
         return self._tuple[1]
 
     def value(self, node_id: int) -> float | None:
@@ -139,6 +151,11 @@ class TargetTree:
     def attempts(self) -> int:
         """Everything that was or is being tried."""
         return self.begun + len(self.drops)
+
+    @property
+    def tries(self) -> int:
+        """Attempts without the settings, which cost no reply."""
+        return self.attempts - self.tunes
 
     @property
     def in_flight(self) -> int:
@@ -170,7 +187,7 @@ class TargetTree:
         return tuple(line)
 
     def improvements(self, margin: float) -> tuple[list[float], int]:
-        """Sizes of the improvements in order of ids, and the attempts since the last one."""
+        """Sizes of the improvements in order of ids, and the attempts since the last one: new kernels, nothing else."""
         sizes: list[float] = []
         champion: float | None = None
         last = -1
@@ -183,8 +200,8 @@ class TargetTree:
                 # what lies below 1x saves nothing by itself, but it is the way up
                 sizes.append(value - champion)
                 champion, last = value, node_id
-        since = len(self.ids) - bisect_right(self.ids, last) + sum(1 for d in self.drops if d.after >= last)
-        return sizes, since + len(self.reserved)
+        since = self.newer_attempts(last) + sum(1 for d in self.drops if d.after >= last and d.step.edge in GENERATION)
+        return sizes, since + sum(1 for step in self.reserved if step.edge in GENERATION)
 
     def repair_depth(self, failed: int) -> int:
         """Which repair in a row the next one of this failure would be, from 1."""
@@ -246,7 +263,9 @@ class TargetTree:
         """A node is in flight."""
         self._changed()
         self._nodes[node.id] = node
-        insort(self.ids, node.id)
+        place = bisect_left(self.ids, node.id)
+        self.ids.insert(place, node.id)
+        self._in_order.insert(place, node)
         self.flying.add(node.id)
         self._count(node, 1)
 
@@ -259,10 +278,12 @@ class TargetTree:
         node = self._nodes[node_id]
         if evaluation.verdict is Verdict.INFRA:
             self._count(node, -1)
-            self.ids.remove(node_id)
+            place = bisect_left(self.ids, node_id)
+            del self.ids[place], self._in_order[place]
             del self._nodes[node_id]
             return None
         node = self._nodes[node_id] = _with(node, evaluation)
+        self._in_order[bisect_left(self.ids, node_id)] = node
         self._measured += 1
         # in whole milliseconds, so that the sum does not depend on the order of verdicts
         self._spent_ms += round(1000 * sum(s or 0.0 for s in (
@@ -337,7 +358,18 @@ class TargetTree:
             chain = chain.parent
 
     def _weigh(self, chain: Chain) -> None:
-        chain.down = chain.below + self._explore / math.sqrt(1 + chain.size)
+        before = (-chain.down, chain.head)
+        chain.down = chain.below + self._explore * self.scale / math.sqrt(1 + chain.size)
+        if chain.parent is None and before != (-chain.down, chain.head):
+            place = bisect_left(self.ranked_roots, before, key=_rank)
+            if place < len(self.ranked_roots) and self.ranked_roots[place][2] is chain:
+                del self.ranked_roots[place]
+                insort(self.ranked_roots, (-chain.down, chain.head, chain), key=_rank)
+
+    def _count_root(self, value: float, sign: int) -> None:
+        exact = round(value * UNIT)
+        total, squares = self.root_sums
+        self.root_sums = total + sign * exact, squares + sign * exact * exact
 
     def _right_node(self, node: Node, evaluation: Evaluation, value: float, chain: Chain | None) -> None:
         self._values[node.id] = value
@@ -352,6 +384,9 @@ class TargetTree:
         if node.edge is Edge.TUNE and chain is not None:
             if (value, -node.id) > (chain.value, -chain.best):
                 listed = self.unlist(chain)
+                if chain.parent is None:
+                    self._count_root(chain.value, -1)
+                    self._count_root(value, 1)
                 chain.value, chain.best = value, node.id
                 if listed:
                     insort(self.heads, (-value, chain.head, chain))
@@ -363,6 +398,13 @@ class TargetTree:
             if "@tune" in node.source:
                 insort(self.heads, (-value, chain.head, chain))
             insort(self.roots if above is None else above.children, chain, key=_head)
+            if above is None:
+                self._count_root(value, 1)
+                insort(self.ranked_roots, (-chain.down, chain.head, chain), key=_rank)
+                if self._room is not None and chain is self.roots[0]:
+                    self.scale = self._room(value)
+                    for other in self.chains.values():
+                        self._weigh(other)
         if self.champion is None or (chain.value, -chain.best) > (self.champion.value, -self.champion.best):
             self.champion = chain
         family = self._nodes[chain.head].family
@@ -384,6 +426,10 @@ class TargetTree:
         while end < len(self._records) and self._records[end][1] <= value:
             end += 1
         self._records[place:end] = [(node_id, value)]
+
+
+def _rank(entry: tuple[float, int, Chain]) -> tuple[float, int]:
+    return entry[:2]
 
 
 def _head(chain: Chain) -> int:

@@ -174,6 +174,11 @@ class Reader:
             raise UsageError(f"Session {session_id} has no node {node_id}.")
         return _to_node(rows[0], samples)
 
+    def steps(self, session_id: str) -> list[dict[str, Any]]:
+        """The steps that were decided and had no source when the engine last wrote, oldest first."""
+        sql = "SELECT record FROM steps WHERE session_id = ? ORDER BY position"
+        return [json.loads(row[0]) for row in self._rows(sql, session_id)]
+
     def _confirmed(self) -> str:
         """The confirmation's column with the joins; nothing in layouts that had none."""
         if not self._rows("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'confirmations'"):

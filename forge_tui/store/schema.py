@@ -224,6 +224,16 @@ confirmations (
 """
 
 
+_STEPS_5 = """
+steps (
+    session_id TEXT NOT NULL REFERENCES sessions (id),
+    position INTEGER NOT NULL,
+    record TEXT NOT NULL,
+    PRIMARY KEY (session_id, position)
+)
+"""
+
+
 def first_layout(db: Any) -> None:
     """Every table of version 1."""
     for table in _TABLES.strip().split("\n\n"):
@@ -252,10 +262,17 @@ def confirmations(db: Any) -> None:
     db.execute("UPDATE meta SET schema_version = 4, written_by = ?", [__version__])
 
 
+def steps(db: Any) -> None:
+    """Version 5: steps of the search that were decided and have no source yet."""
+    db.execute(f"CREATE TABLE {_STEPS_5.strip()}{' STRICT' if _STRICT else ''}")
+    db.execute("UPDATE meta SET schema_version = 5, written_by = ?", [__version__])
+
+
 migrations(name="0001_first_layout")(first_layout)
 migrations(name="0002_whole_call_tree")(whole_call_tree)
 migrations(name="0003_all_clocks")(all_clocks)
 migrations(name="0004_confirmations")(confirmations)
+migrations(name="0005_steps")(steps)
 
 
 def migrate(db: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -251,6 +251,15 @@ class Store:
                 "node": node_id, "target": target[0], "verdict": evaluation.verdict, "reason": evaluation.reason,
                 "speedup": codec.number(evaluation.speedup),
             })  # fmt: skip
+
+    def save_steps(self, session: str, steps: Sequence[Mapping[str, Any]]) -> None:
+        """The steps that were decided and have no source yet, oldest first, in place of what was kept before."""
+        with self._connection.transaction(durable=False):
+            self._check_lease(session)
+            self._connection.execute("DELETE FROM steps WHERE session_id = ?", (session,))
+            self._connection.insert_many("steps", ("session_id", "position", "record"), [
+                (session, place, codec.dump(step)) for place, step in enumerate(steps)
+            ])  # fmt: skip
 
     def confirm(self, session: str, node_id: int, confirmation: Confirmation) -> None:
         """What the final confirmation of a winner came to; a later one of the same node replaces it.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import sqlite3
 from collections import Counter
@@ -303,11 +304,15 @@ async def test_a_confirmation_that_fails_through_us_is_no_confirmation(session):
 
 
 async def test_noise_is_not_confirmed_for_ever(session):
-    """After eight kernels of a target that did not hold, the rest is not tried, and the log says so."""
+    """After eight kernels of a target that did not hold, the rest is not tried, and the log says so.
+
+    Nor does an engine try more that takes over from one that died before the deployment.
+    """
     options = msgspec.structs.replace(OPTIONS, max_evaluations=60)
-    rooms = FakeRooms(fast=True, confirm=lambda node: Confirmation(
+    behaviour = {"fast": True, "confirm": lambda node: Confirmation(
         verdict=Verdict.INCONCLUSIVE, reason="It spans 1.", speedup=1.0, sha256=node.evaluation.sha256,
-    ))  # fmt: skip
+    )}  # fmt: skip
+    rooms = FakeRooms(**behaviour)
     await session.run(rooms, options=options)
     tried = Counter(node_id for node_id, _, _ in rooms.confirmed)
     per_target = [sum(node in tried for node in faster_nodes(session, t.id)) for t in TARGETS]
@@ -316,6 +321,12 @@ async def test_noise_is_not_confirmed_for_ever(session):
     assert max(found) > 8
     logs = [e.data["text"] for e in session.reader.events(session.id, limit=10**6) if e.kind == Kind.LOG]
     assert sum("were not confirmed: the rest is not tried" in text for text in logs) == sum(n > 8 for n in found)
+    with contextlib.closing(Store.open(session.workspace)) as store:
+        store.set_state(session.id, "deploying", stop_reason="Enough.")
+    again = FakeRooms(**behaviour)
+    await session.run(again, options=options)
+    assert (again.confirmed, again.asked["evaluate"]) == ([], 0)
+    assert session.reader.session(session.id).stop_reason == "Enough."
 
 
 async def test_a_stopped_session_goes_on_where_it_was(session):

@@ -188,3 +188,24 @@ def test_how_many_compile_ahead(device, cores, ahead, steps):
     """Every core but one, at least one; few enough steps that the next ones are chosen knowing the last."""
     one = msgspec.structs.replace(device, cores=cores)
     assert (compiles_ahead(one), steps_at_once(one)) == (ahead, steps)
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+async def test_equal_machine_code_is_known_by_the_older_candidate(in_order):
+    """In order, the one that came first keeps the name, though its build takes longer; else the one built first."""
+    rooms = Rooms(Quiet(exclusive=False))
+
+    async def build(target, source, tunables):
+        await rooms._step(f"c{source}")
+        return Built(path="", sha256="same", language="cpp", plan=LaunchPlan(), compile_s=0.1)
+
+    rooms.build = build
+    pipeline = Pipeline(rooms, rooms, rooms.quiet, GPU, in_order=in_order)
+    tasks = start(pipeline, "a", "b")
+    await settle()
+    rooms.open("cb")
+    await settle()
+    assert rooms.log == ["+ca", "+cb", "-cb", *([] if in_order else ["+vsame"])]
+    rooms.open("ca", "vsame", "tsame")
+    found = [(await task).verdict for task in tasks]
+    assert found == ([Verdict.FASTER, Verdict.DUPLICATE] if in_order else [Verdict.DUPLICATE, Verdict.FASTER])

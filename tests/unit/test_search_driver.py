@@ -189,6 +189,23 @@ def test_a_tiny_target_gets_nothing() -> None:
     )
 
 
+def test_a_library_far_ahead_is_left_to_itself() -> None:
+    """A compute-bound target whose kernels stay twice as slow gets six attempts; one that comes near gets more."""
+    target = msgspec.structs.replace(simulate.target("gemm", share=0.9), bound="compute")
+    for speedup, parked in ((0.3, True), (0.9, False)):
+        search = make(target, max_evaluations=8)
+        for i in range(8):
+            step = search.next_step(yes)
+            if isinstance(step, Stop):
+                break
+            assert step is not None
+            search.begin(step, node_for(step, i))
+            search.finish(i, right(speedup))
+        assert search.evaluations == (6 if parked else 8)
+        reason = "Nothing more is worth trying: 6 attempts and still 2 times slower than the library's (gemm)."
+        assert (search.next_step(yes) == Stop(reason=reason)) is parked
+
+
 def test_a_fruitless_target_is_parked_with_the_reason() -> None:
     """Attempts that bring nothing lower what is expected, until the next ones are not worth it."""
     search = make(simulate.target("t", share=0.02), max_evaluations=500)
@@ -208,8 +225,8 @@ def test_every_target_gets_a_draft_early() -> None:
     """Before targets compete, each has its first attempts, the one with the most headroom first."""
     targets = [simulate.target(name, share=share) for name, share in (("a", 0.1), ("b", 0.4), ("c", 0.2))]
     search = make(*targets)
-    order = [take(search, i, right(0.8)).target_id for i in range(6)]
-    assert order == ["b", "c", "a", "b", "c", "a"]
+    order = [take(search, i, right(0.8)).target_id for i in range(3)]
+    assert order == ["b", "c", "a"]
 
 
 def test_most_attempts_go_to_the_most_open_headroom() -> None:
@@ -227,7 +244,7 @@ def test_most_attempts_go_to_the_most_open_headroom() -> None:
         search.finish(i, right(0.9 + 0.01 * counts[step.target_id]))
     assert sum(counts.values()) == 60
     assert counts["b"] >= 36
-    assert 5 <= min(counts.values()) <= 12
+    assert 4 <= min(counts.values()) <= 12
 
 
 def test_the_order_of_targets_does_not_matter() -> None:

@@ -185,3 +185,18 @@ def test_what_a_model_is_asked_for_by_a_merge_and_a_rewrite() -> None:
     assert model.can(task)
     assert model.can(rewrite)
     assert not model.can(msgspec.structs.replace(task, edge=Edge.TRANSFER))
+
+
+def test_a_target_that_had_nothing_to_do_takes_what_another_found_later() -> None:
+    """Nobody writes for the small size; as soon as the big one has a kernel, the small one tries it."""
+    big, small = (msgspec.structs.replace(simulate.target(name, share=share), qualname="f")
+                  for name, share in (("big", 0.4), ("small", 0.5)))  # fmt: skip
+    search = Search(CONFIG, [big, small])
+    step = search.next_step(lambda step: step.target_id == "big")
+    assert isinstance(step, Step)
+    assert step.target_id == "big", "the small one deserves more and was looked at first"
+    begin(search, step, 0, "rows")
+    search.finish(0, right(2.0))
+    moved = search.next_step(lambda step: step.target_id == "big")
+    assert isinstance(moved, Step)
+    assert (moved.target_id, moved.edge) == ("small", Edge.TRANSFER)

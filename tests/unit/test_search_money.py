@@ -131,7 +131,7 @@ def test_the_next_dollar_must_be_worth_it() -> None:
     assert Outlook(tree, config, 0.01).closed() == ""
     assert Outlook(tree, config, 0.0).closed() == ""
     closed = Outlook(tree, config, 3.0).closed()
-    said = r"expected gain of the next dollar 0\.0\d+% of the model's time, below the 0\.2% asked for"
+    said = r"expected gain of the next dollar 0\.\d+% of the model's time, below the 0\.2% asked for"
     assert re.fullmatch(said, closed)
     assert Outlook(tree, msgspec.structs.replace(config, usd_per_percent=500.0), 3.0).closed() == ""
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import itertools
 import math
+from functools import partial
 
+import msgspec
 import pytest
 
 from forge_tui.contract import tune
 from forge_tui.core.records import Edge, Evaluation, Node, Verdict
 from forge_tui.search import policy, simulate
+from forge_tui.search.allocation import bonus_scale
 from forge_tui.search.config import SearchConfig, Step
 from forge_tui.search.experience import Experience
 from forge_tui.search.tree import TargetTree, value_of
@@ -162,8 +165,8 @@ def test_the_descent_stays_goes_down_and_starts_anew(grown: Grown) -> None:
     """Stay, down and new root are weighed by the formulas of the policy."""
     assert grown.first() == policy.Option(Edge.DRAFT, None)
     root = grown.node(Edge.DRAFT, None, right(0.0))
-    # new root: 0 + 0.20 + 0.4/sqrt(2) = 0.483; down: 0 + 0.4/sqrt(2) = 0.283
-    assert policy.newroot_score(grown.tree, CONFIG) == pytest.approx(0.2 + 0.4 / math.sqrt(2))
+    # new root: 0 + 0.20 + 0.3/sqrt(2) = 0.412; down: 0 + 0.4/sqrt(2) = 0.283
+    assert policy.newroot_score(grown.tree, CONFIG) == pytest.approx(0.2 + 0.3 / math.sqrt(2))
     assert grown.first() == policy.Option(Edge.DRAFT, None)
     grown.node(Edge.DRAFT, None, failed())
     grown.node(Edge.DRAFT, None, failed())
@@ -244,15 +247,16 @@ def test_the_repair_gate_follows_the_odds(grown: Grown) -> None:
     grown.node(Edge.DRAFT, None, failed(Verdict.REJECTED))
     wrong, broken = policy.repairs(grown.tree, CONFIG)
     known = Experience()
+    strict = msgspec.structs.replace(CONFIG, repair_gate=0.8)
     # 0.60 >= 0.8 * 2/3, but 0.40 is not
-    assert policy.repair_pays(grown.tree, broken, "m", known, CONFIG)
-    assert not policy.repair_pays(grown.tree, wrong, "m", known, CONFIG)
+    assert policy.repair_pays(grown.tree, broken, "m", known, strict)
+    assert not policy.repair_pays(grown.tree, wrong, "m", known, strict)
     for _ in range(10):
         known.end("m", Edge.DRAFT, value=None, before=None)
-    assert policy.repair_pays(grown.tree, wrong, "m", known, CONFIG)
+    assert policy.repair_pays(grown.tree, wrong, "m", known, strict)
     for _ in range(30):
         known.end_repair(Verdict.REJECTED, "m", right=False)
-    assert not policy.repair_pays(grown.tree, wrong, "m", known, CONFIG)
+    assert not policy.repair_pays(grown.tree, wrong, "m", known, strict)
 
 
 def test_settings_are_swept_by_coordinate_descent(grown: Grown) -> None:
@@ -317,3 +321,39 @@ def test_improvements_are_counted_in_order_of_ids(grown: Grown) -> None:
     assert since == 0
     grown.node(Edge.IMPROVE, 3, failed())
     assert grown.tree.improvements(0.01)[1] == 1
+
+
+def test_bonuses_grow_with_what_is_left_to_gain() -> None:
+    """Twice the room, twice the bonus; a tree that learns its scale late equals one that knew it from the start."""
+    def grow(order: tuple[int, int], floor_us: float) -> TargetTree:
+        target = simulate.target("t", time_us=100, floor_us=floor_us)
+        tree = TargetTree(target, CONFIG.explore, partial(bonus_scale, target, CONFIG))
+        for node_id in (0, 1):
+            tree.add(Node(id=node_id, target_id="t", parent=None, edge=Edge.DRAFT, proposer="m", language="cpp",
+                          source=f"// {node_id}"))  # fmt: skip
+        for node_id in order:
+            tree.settle(node_id, right(-0.01 * node_id))
+        return tree
+
+    narrow, wide = grow((0, 1), 100 * math.exp(-0.5)), grow((0, 1), 100 * math.exp(-1.0))
+    assert (narrow.scale, wide.scale) == (pytest.approx(0.5), pytest.approx(1.0))
+    spread = [policy.newroot_score(tree, CONFIG) - (-0.005) for tree in (narrow, wide)]
+    assert spread[1] == pytest.approx(2 * spread[0]) == pytest.approx(0.1 + 0.3 / math.sqrt(3))
+    late = grow((1, 0), 100 * math.exp(-0.5))
+    assert [(c.head, c.down) for c in late.roots] == [(c.head, c.down) for c in narrow.roots]
+    assert late.root_sums == narrow.root_sums == (-(10**7), 10**14)
+    assert [entry[:2] for entry in late.ranked_roots] == [entry[:2] for entry in narrow.ranked_roots]
+
+
+def test_drafts_stay_in_order_of_worth(grown: Grown) -> None:
+    """The list of drafts follows every change of their worth: children, attempts, settings."""
+    for i in range(6):
+        grown.node(Edge.DRAFT, None, right(0.1 * i), source=TUNED.replace("1 2 3", f"1 2 {i + 3}"))
+    for parent, value in ((0, 2.0), (3, None), (3, None), (5, 0.1)):
+        grown.node(Edge.IMPROVE, parent, right(value) if value is not None else failed())
+    grown.node(Edge.TUNE, 2, right(1.2), source=TUNED, tunables={"A": 2, "B": 10})
+    expected = sorted(grown.tree.roots, key=lambda c: (-c.down, c.head))
+    assert [entry[2].head for entry in grown.tree.ranked_roots] == [c.head for c in expected]
+    assert [c.head for c in expected][:2] == [0, 2]
+    values = [c.value for c in grown.tree.roots]
+    assert grown.tree.root_sums[0] == pytest.approx(sum(values) * 1e9)

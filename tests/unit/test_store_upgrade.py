@@ -113,15 +113,16 @@ def test_every_column_of_a_hotspot_comes_back(tmp_path):
 
 
 def test_version_three_knows_no_confirmations_and_gets_them(tmp_path):
-    """Nodes of the layout before are read as they are; a writer adds the table, and a confirmation is kept."""
+    """Nodes of the layout before are read as they are; a writer adds what is new: confirmations and steps are kept."""
     workspace = Workspace(tmp_path / ".forge")
     with fixture.session(workspace) as (store, _, name):
         store.add_node(name, fixture.node(1))
         store.set_evaluation(name, 1, fixture.faster(2.0))
     with contextlib.closing(sqlite3.connect(workspace.database)) as raw:
         raw.execute("DROP TABLE confirmations")
+        raw.execute("DROP TABLE steps")
         raw.execute("UPDATE meta SET schema_version = 3")
-        raw.execute("DELETE FROM _sqlite_migrations WHERE name = '0004_confirmations'")
+        raw.execute("DELETE FROM _sqlite_migrations WHERE name IN ('0004_confirmations', '0005_steps')")
         raw.commit()
     before = workspace.database.read_bytes()
     with contextlib.closing(Reader.open(workspace)) as reader:
@@ -130,6 +131,9 @@ def test_version_three_knows_no_confirmations_and_gets_them(tmp_path):
         with contextlib.closing(Store.open(workspace)) as store:
             held = Confirmation(verdict=Verdict.FASTER, speedup=1.9, sha256="sha-2.0")
             store.confirm(name, 1, held)
+            store.save_steps(name, [{"seed": 7}, {"seed": 5}])
+            store.save_steps(name, [{"seed": 5}, {"seed": 9}])
+        assert reader.steps(name) == [{"seed": 5}, {"seed": 9}], "what is kept now, in its order"
         assert reader.nodes(name)[0].evaluation.confirmation == held, "a reader from before the upgrade sees it"
     with contextlib.closing(sqlite3.connect(workspace.database)) as raw:
         assert raw.execute("SELECT schema_version FROM meta").fetchone() == (SCHEMA_VERSION,)

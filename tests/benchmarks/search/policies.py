@@ -1,0 +1,103 @@
+"""Every row of the benchmark: how it is run, and with which settings.
+
+Settings were chosen by `python -m benchmarks.search tune` (from `tests/`): each policy that has any gets the same
+number of them, on the same even seeds, by the same measure (regret after the last call plus mean regret over all
+calls). The published UCT is not tuned, its constants are what is compared with; a tuned one on the logarithm of time
+stands beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from itertools import product
+
+from forge_tui.search.config import SearchConfig
+
+from . import baselines, ours, trees
+from .session import Recorder, Session
+from .spaces import Space
+
+Run = Callable[..., Recorder]
+Settings = Mapping[str, float]
+
+CALLS = 50
+EFFORT_TEXT = (
+    "Settings tried on even seeds: 12 for each tuned policy, ours included (4 where there is only one setting of 4\n"
+    "values; none for the published UCT, whose constants are what is compared with). The shape of ours was worked out\n"
+    "beforehand on even seeds with some 40 variants, its split between operators with\n"
+    "some 20, its stop rule with some 25."
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One policy."""
+
+    name: str
+    run: Run
+    settings: Settings = field(default_factory=dict)
+    """What was chosen, or what was published."""
+    grid: tuple[Settings, ...] = ()
+    """What it was chosen from; empty where nothing is tuned."""
+
+    def __call__(self, space: Space, seed: int, calls: int = CALLS) -> Recorder:
+        return self.run(space, seed, calls, **self.settings)
+
+
+def grid(**values: tuple[float, ...]) -> tuple[Settings, ...]:
+    """All combinations."""
+    return tuple(dict(zip(values, chosen, strict=True)) for chosen in product(*values.values()))
+
+
+def _baseline(policy: baselines.Policy, *, sweep: bool = False) -> Run:
+    def run(space: Space, seed: int, calls: int, **settings: float) -> Recorder:
+        session = Session(space, seed, calls, sweep=SearchConfig() if sweep else None)
+        return baselines.play(policy, session, **settings).recorder
+
+    return run
+
+
+def _ours(*, sweep: bool) -> Run:
+    def run(space: Space, seed: int, calls: int, **settings: float) -> Recorder:
+        return ours.search(space, seed, calls, sweep=sweep, **settings)
+
+    return run
+
+
+OURS, SWEPT = "this search", "this search, settings swept"
+EAGER = "this search, settings swept at once"
+HALVING, METR = "successive halving, 4 lineages", "weighted resampling (METR)"
+RANDOM, BEST_OF_N = "random", "best of N"
+UCT_TIMES_MS = (0.005, 0.05, 1.0, 100.0)
+UCT = {ms: f"published UCT at {ms:g} ms" for ms in UCT_TIMES_MS}
+UCT_SWEPT = "published UCT at 0.05 ms, settings swept"
+UCT_LOG = "UCT on log time, tuned"
+
+_uct = _baseline(trees.published_uct)
+
+ROWS = {
+    row.name: row
+    for row in (
+        Row(RANDOM, _baseline(baselines.random_parent), {"repairs": 2}, grid(repairs=(0, 1, 2, 3))),
+        Row(BEST_OF_N, _baseline(baselines.best_of_n), {"repairs": 3}, grid(repairs=(0, 1, 2, 3))),
+        Row("greedy refinement", _baseline(baselines.greedy), {"repairs": 1, "drafts": 2},
+            grid(repairs=(1, 2, 3), drafts=(1, 2, 3, 4))),
+        Row("beam", _baseline(baselines.beam), {"width": 2, "branch": 1, "repairs": 3},
+            grid(width=(2, 3, 4), branch=(1, 2), repairs=(2, 3))),
+        Row(HALVING, _baseline(baselines.successive_halving), {"repairs": 3, "drafts": 1},
+            grid(repairs=(0, 1, 2, 3), drafts=(1, 2, 3))),
+        Row(METR, _baseline(baselines.weighted_resampling), {"temperature": 0.05, "drafts": 2, "repairs": 3},
+            grid(temperature=(0.05, 0.1, 0.2), drafts=(2, 4), repairs=(2, 3))),
+        Row("AB-MCTS-A", _baseline(trees.ab_mcts_a), {"low": -0.5, "high": 0.5, "tau2": 0.02, "repairs": 3},
+            grid(low=(-1.0, -0.5), high=(0.5, 1.0, 1.5), tau2=(0.02, 0.1), repairs=(3,))),
+        *(Row(name, _uct, {"time_ms": ms}) for ms, name in UCT.items()),
+        Row(UCT_SWEPT, _baseline(trees.published_uct, sweep=True), {"time_ms": 0.05}),
+        Row(UCT_LOG, _uct, {"log": True, "c": 0.05, "wide": 0.3},
+            grid(log=(True,), c=(0.05, 0.1, 0.2, 0.4), wide=(0.3, 0.5, 0.7))),
+        Row(OURS, _ours(sweep=False), {},
+            grid(explore=(0.3, 0.4, 0.5), explore_roots=(0.15, 0.2), repair_gate=(0.6, 0.8))),
+        Row(SWEPT, _ours(sweep=True), {}),
+        Row(EAGER, _ours(sweep=True), {"tune_share": 100.0, "tune_after": -1}),
+    )
+}  # fmt: skip
