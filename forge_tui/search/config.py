@@ -57,6 +57,8 @@ class SearchConfig(Record, frozen=True, kw_only=True):
     """The part that is most of them."""
     merge_every: int = 12
     """Attempts from one merge to the next."""
+    merge_after: int = 6
+    """Attempts without an improvement before one."""
     merge_within: float = 0.25
     """Two kernels of different families are merged if the second one's value is at most this far below the best."""
     max_transfers: int = 3

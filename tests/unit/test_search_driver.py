@@ -352,7 +352,7 @@ def test_no_failed_node_is_ever_built_upon() -> None:
         chains = search.tree("t").chains.values()
         assert max(len(c.children) for c in chains) <= search.config.max_children
         assert max(c.tunes for c in chains) <= search.config.max_tunes
-    assert edges == {Edge.DRAFT, Edge.IMPROVE, Edge.REPAIR, Edge.TUNE}
+    assert edges == {Edge.DRAFT, Edge.IMPROVE, Edge.REPAIR, Edge.REWRITE, Edge.TUNE}
 
 
 def test_search_beats_random_drafts() -> None:
