@@ -67,7 +67,7 @@ def _ours(*, sweep: bool) -> Run:
 
 OURS, SWEPT = "this search", "this search, settings swept"
 EAGER = "this search, settings swept at once"
-HALVING, METR = "successive halving, 4 lineages", "weighted resampling (METR)"
+HALVING, METR = "successive halving of greedy lineages", "weighted resampling (METR)"
 RANDOM, BEST_OF_N = "random", "best of N"
 UCT_TIMES_MS = (0.005, 0.05, 1.0, 100.0)
 UCT = {ms: f"published UCT at {ms:g} ms" for ms in UCT_TIMES_MS}
@@ -79,24 +79,27 @@ _uct = _baseline(trees.published_uct)
 ROWS = {
     row.name: row
     for row in (
-        Row(RANDOM, _baseline(baselines.random_parent), {"repairs": 2}, grid(repairs=(0, 1, 2, 3))),
-        Row(BEST_OF_N, _baseline(baselines.best_of_n), {"repairs": 3}, grid(repairs=(0, 1, 2, 3))),
+        Row(RANDOM, _baseline(baselines.random_parent), {"repairs": 2}, grid(repairs=(0, 1, 2, 3, 4, 5, 6))),
+        Row(BEST_OF_N, _baseline(baselines.best_of_n), {"repairs": 3}, grid(repairs=(0, 1, 2, 3, 4, 5, 6))),
         Row("greedy refinement", _baseline(baselines.greedy), {"repairs": 1, "drafts": 2},
-            grid(repairs=(1, 2, 3), drafts=(1, 2, 3, 4))),
+            grid(repairs=(0, 1, 2, 3, 4, 5, 6), drafts=(1, 2, 3, 4, 5, 6, 7, 8, 9, 10))),
         Row("beam", _baseline(baselines.beam), {"width": 2, "branch": 1, "repairs": 3},
-            grid(width=(2, 3, 4), branch=(1, 2), repairs=(2, 3))),
-        Row(HALVING, _baseline(baselines.successive_halving), {"repairs": 3, "drafts": 1},
-            grid(repairs=(0, 1, 2, 3), drafts=(1, 2, 3))),
+            grid(width=(1, 2, 3, 4, 5, 6), branch=(1, 2, 3, 4, 5), repairs=(0, 1, 2, 3, 4))),
+        Row(HALVING, _baseline(baselines.successive_halving), {"lineages": 4, "repairs": 3, "drafts": 1},
+            grid(lineages=(2, 3, 4, 6, 8), repairs=(0, 1, 2, 3, 4), drafts=(1, 2, 3, 4, 5, 6))),
         Row(METR, _baseline(baselines.weighted_resampling), {"temperature": 0.05, "drafts": 2, "repairs": 3},
-            grid(temperature=(0.05, 0.1, 0.2), drafts=(2, 4), repairs=(2, 3))),
+            grid(temperature=(0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2), drafts=(1, 2, 3, 4, 6),
+                 repairs=(1, 2, 3, 4))),
         Row("AB-MCTS-A", _baseline(trees.ab_mcts_a), {"low": -0.5, "high": 0.5, "tau2": 0.02, "repairs": 3},
-            grid(low=(-1.0, -0.5), high=(0.5, 1.0, 1.5), tau2=(0.02, 0.1), repairs=(3,))),
+            grid(low=(-2.0, -1.0, -0.5, -0.25), high=(0.25, 0.5, 1.0, 1.5), tau2=(0.005, 0.02, 0.1),
+                 repairs=(2, 3, 4))),
         *(Row(name, _uct, {"time_ms": ms}) for ms, name in UCT.items()),
         Row(UCT_SWEPT, _baseline(trees.published_uct, sweep=True), {"time_ms": 0.05}),
         Row(UCT_LOG, _uct, {"log": True, "c": 0.05, "wide": 0.3},
-            grid(log=(True,), c=(0.05, 0.1, 0.2, 0.4), wide=(0.3, 0.5, 0.7))),
+            grid(log=(True,), c=(0.01, 0.025, 0.05, 0.1, 0.2, 0.4), wide=(0.2, 0.3, 0.5, 0.7), repairs=(2, 3, 4),
+                 stagnation=(10, 20))),
         Row(OURS, _ours(sweep=False), {},
-            grid(explore=(0.3, 0.4, 0.5), explore_roots=(0.15, 0.2), repair_gate=(0.6, 0.8))),
+            grid(explore=(0.3, 0.4, 0.5), explore_roots=(0.15, 0.2), repair_gate=(0.4, 0.6))),
         Row(SWEPT, _ours(sweep=True), {}),
         Row(EAGER, _ours(sweep=True), {"tune_share": 100.0, "tune_after": -1}),
     )
