@@ -13,7 +13,7 @@ from functools import partial
 
 from . import models, policies, report, runs, steps
 from .figures import mean, regret
-from .spaces import Generated, Kind, generated
+from .spaces import FRESH, Generated, Kind, generated
 
 
 def _models(job: tuple[str, int], *, sweep: bool, beatable: bool) -> dict[str, models.Gains]:
@@ -38,11 +38,11 @@ def _together(found: Sequence[dict[str, models.Gains]]) -> dict[str, list[models
 
 def models_of(pairs: int) -> list[tuple[str, int]]:
     """The models of a run: a twentieth of the pairs per profile."""
-    return [(profile, 2 * i + 1) for i in range(max(1, pairs // 20)) for profile in models.PROFILES]
+    return [(profile, FRESH + 1 + 2 * i) for i in range(max(1, pairs // 20)) for profile in models.PROFILES]
 
 
 def run(pairs: int, *, workers: int | None = None, say: bool = True) -> list[report.Promise]:
-    """Everything on odd seeds; returns the promises."""
+    """Everything on odd seeds that nothing was chosen by; returns the promises."""
     out = print if say else (lambda *_args, **_kwargs: None)
     began = time.perf_counter()
     outcomes = runs.spread(runs.on_generated, generated(pairs, odd=True), workers=workers)

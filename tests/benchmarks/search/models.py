@@ -164,4 +164,4 @@ RULES: dict[str, Rule] = {
     "Ansor's gradient, published": gradient(),
     "Ansor's gradient, tuned": gradient(0.8, 5, deployed=True),
 }
-GRADIENTS = [(a, w, d) for a in (0.2, 0.5, 0.8) for w in (3, 5) for d in (False, True)]
+GRADIENTS = [(a, w, d) for a in (0.1, 0.2, 0.5, 0.8, 0.95) for w in (1, 3, 5, 8) for d in (False, True)]
