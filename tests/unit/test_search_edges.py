@@ -10,6 +10,7 @@ from forge_tui.proposers import prompt
 from forge_tui.proposers.llm import LlmProposer
 from forge_tui.search import simulate
 from forge_tui.search.driver import Found, Search, SearchConfig, Step
+from forge_tui.search.tree import TargetTree
 
 CONFIG = SearchConfig(proposers=("m",), max_evaluations=200, patience=1000, stop_after=1000)
 
@@ -191,3 +192,20 @@ def test_what_a_model_is_asked_for_by_a_merge_and_a_rewrite() -> None:
     assert model.can(task)
     assert model.can(rewrite)
     assert not model.can(msgspec.structs.replace(task, edge=Edge.TRANSFER))
+
+
+def test_what_was_tried_is_looked_up_and_not_searched_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No step goes through all nodes, and yet nothing found is tried twice; one that failed by our fault is."""
+    found = {"t": [Found(source="// a", origin="session s-1"), Found(source="// 1", origin="session s-2")]}
+    search = Search(CONFIG, [simulate.target("t")], found)
+    monkeypatch.setattr(TargetTree, "nodes", lambda _self: pytest.fail("all nodes were read"))
+    ours_to_blame = Evaluation(verdict=Verdict.INFRA, reason="no device")
+    edges = []
+    for number, evaluation in enumerate((ours_to_blame, right(1.5), right(1.4), right(1.3))):
+        step = search.next_step(yes)
+        assert isinstance(step, Step)
+        edges.append((step.edge, step.found.source if step.found else ""))
+        begin(search, step, number)
+        search.finish(number, evaluation)
+    assert edges[:3] == [(Edge.TRANSFER, "// a"), (Edge.TRANSFER, "// a"), (Edge.TRANSFER, "// 1")]
+    assert edges[3][0] is not Edge.TRANSFER
