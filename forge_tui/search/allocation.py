@@ -8,9 +8,6 @@ from forge_tui.core.records import Target
 from forge_tui.search.config import SearchConfig
 from forge_tui.search.tree import TargetTree
 
-#: how far below its ceiling the best attainable kernel may lie, with its weight
-SHORTFALL = ((0.02, 0.3), (0.15, 0.4), (0.35, 0.3))
-HORIZONS = (1, 2, 4, 8, 16, 32)
 #: the value that a target without a right kernel is assumed to start from
 UNKNOWN_START = -0.2
 
@@ -46,7 +43,7 @@ class Outlook:
 
     def __init__(self, tree: TargetTree, config: SearchConfig, price_usd: float = 0.0) -> None:
         """`price_usd` is what an attempt costs beside the machine."""
-        sizes, self.fruitless = tree.improvements(config.improvement)
+        _, self.fruitless = tree.improvements(config.improvement)
         self._config = config
         self._attempts = tree.tries
         self._share = tree.target.share
@@ -54,10 +51,7 @@ class Outlook:
         self._ceiling = ceiling(tree.target, tree.baseline_us)
         if self._best > self._ceiling > 0:
             # a floor that was beaten is none, as where everything stays in a cache
-            self._ceiling = self._best + config.prior_size
-        weight = config.prior_weight
-        self._chance = (weight * config.prior_chance + len(sizes)) / (weight + tree.tries)
-        self._size = (weight * config.prior_size + math.fsum(sizes)) / (weight + len(sizes))
+            self._ceiling = self._best + config.beyond_floor
         self._beatable = 1.0
         self.doubtful = False
         """Whether it is mostly a vendor library's, with no kernel near it yet."""
@@ -68,34 +62,32 @@ class Outlook:
         )
         self.attempt_usd = price_usd + tree.candidate_s / 3600 * config.gpu_usd_per_hour
         """What one more attempt is expected to cost."""
-        self._rank: float | None = None
 
     @property
     def rank(self) -> float:
         """Expected saving, share of the model's time, per dollar; per attempt where attempts cost nothing."""
-        if self._rank is None:
-            per_attempt = max(self.gain(horizon, self._config.rank_decay) / horizon for horizon in HORIZONS)
-            self._rank = per_attempt / self.attempt_usd if self.attempt_usd else per_attempt
-        return self._rank
+        return self.rate / self.attempt_usd if self.attempt_usd else self.rate
 
     @property
     def open_share(self) -> float:
         """What a perfect kernel would still save, share of the model's time."""
         return max(0.0, self._share * (saved_at(self._best) - math.exp(-self._ceiling)))
 
-    def gain(self, horizon: int, decay: float) -> float:
-        """Expected saving of so many more attempts, share of the model's time."""
-        chance = min(1.0, self._chance * (1 + self.fruitless / self._config.decay_scale) ** -decay)
-        odds = _poisson(horizon * chance)
-        now, total = saved_at(self._best), 0.0
-        for shortfall, weight in SHORTFALL:
-            room = self._ceiling - shortfall - self._best
-            if room <= 0:
-                continue
-            step = self._size / room
-            for hits, chance_of in odds:
-                total += weight * chance_of * (now - saved_at(self._best - room * math.expm1(-hits * step)))
-        return self._share * self._beatable * total
+    @property
+    def rate(self) -> float:
+        """Expected saving of one more attempt, share of the model's time.
+
+        It falls with what is left to gain, with the attempts made, with those since the last improvement, and with how
+        far the best kernel is behind the reference: what lies below 1x has to be caught up first.
+        """
+        config = self._config
+        if self._share <= 0:
+            return 0.0
+        luck = math.pow(1 + self.fruitless / config.decay_scale, -config.fruitless_fall)
+        age = math.pow(1 + self._attempts / config.decay_scale, -config.age_fall)
+        behind = math.exp(-config.behind_fall * max(0.0, -self._best))
+        left = math.pow(self.open_share / self._share, config.room_fall)
+        return self._share * self._beatable * config.fresh_rate * left * luck * age * behind
 
     def closed(self) -> str:
         """Why this target deserves nothing more, in words; empty while it does."""
@@ -107,9 +99,11 @@ class Outlook:
         if self._parked:
             slower = math.exp(-config.park_below)
             return f"{config.park_after} attempts and still {slower:.0f} times slower than the library's"
-        rate = max(self.gain(horizon, config.stop_decay) / horizon for horizon in HORIZONS)
+        rate = self.rate
         if self._attempts >= config.stop_after and rate * config.stop_horizon < config.min_gain:
-            return f"expected gain below {config.min_gain:.1%} of the model's time"
+            library = ", as vendors' libraries are hardly beaten" if self.doubtful else ""
+            return (f"{config.stop_horizon} more attempts are expected to gain "
+                    f"less than {config.min_gain:.1%} of the model's time{library}")  # fmt: skip
         if self._attempts >= config.stop_after and self.attempt_usd:
             asked = 0.01 / config.usd_per_percent
             if rate / self.attempt_usd < asked:
@@ -123,12 +117,3 @@ class Outlook:
 def _percent(share: float) -> str:
     """One figure that counts: `0.02%`."""
     return f"{100 * share:.1g}%" if share < 0.01 else f"{100 * share:.0f}%"
-
-
-def _poisson(mean: float) -> list[tuple[int, float]]:
-    """Counts from 1 with their probabilities; the far tail is left out."""
-    odds, out = math.exp(-mean), []
-    for count in range(1, math.ceil(mean + 6 * math.sqrt(mean)) + 3):
-        odds *= mean / count
-        out.append((count, odds))
-    return out

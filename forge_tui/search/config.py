@@ -51,12 +51,14 @@ class SearchConfig(Record, frozen=True, kw_only=True):
     rewrite_after: int = 4
     """Attempts at a kernel before one in `rewrite_every` of them is to be written anew by another approach."""
     rewrite_every: int = 10
-    stagnant_after: int = 12
+    stagnant_after: int = 6
     """Attempts without an improvement, most of them of one family, after which another one is asked for."""
-    one_family: float = 0.6
+    one_family: float = 0.8
     """The part that is most of them."""
     merge_every: int = 12
     """Attempts from one merge to the next."""
+    merge_after: int = 12
+    """Attempts without an improvement before one."""
     merge_within: float = 0.25
     """Two kernels of different families are merged if the second one's value is at most this far below the best."""
     max_transfers: int = 3
@@ -68,7 +70,7 @@ class SearchConfig(Record, frozen=True, kw_only=True):
     """A repair is tried if its odds per dollar are at least this part of a fresh attempt's."""
     max_repairs: int = 3
     """Repairs in a row of one failure."""
-    repair_window: int = 4
+    repair_window: int = 2
     """A failure is forgotten after so many newer attempts at its target."""
 
     tune_within: float = 0.4
@@ -92,21 +94,27 @@ class SearchConfig(Record, frozen=True, kw_only=True):
     """A kernel that reaches this part of the floor's speed ends its target."""
     patience: int = 48
     """Attempts without an improvement that end a target whatever is expected."""
-    prior_chance: float = 0.30
-    """Chance that an attempt improves its target, before anything is known."""
-    prior_size: float = 0.40
-    """Mean size of an improvement, before anything is known."""
-    prior_weight: float = 8.0
-    """How many attempts the two priors are worth."""
+    beyond_floor: float = 0.40
+    """What is thought to be left, in units of value, where a kernel beat what was taken for the floor."""
+    fresh_rate: float = 0.11
+    """Saving per attempt, as a part of the target's time, of a fresh target with everything to gain.
+
+    This and the next five were fitted together to what simulated targets went on to save, on even seeds; they rank the
+    targets, and say when to give one up.
+    """
+    room_fall: float = 1.75
+    """Exponent with which it falls with the part of the target's time that a perfect kernel would still save."""
+    fruitless_fall: float = 0.6
+    """Exponent of `1 + attempts since the last improvement / decay_scale`."""
+    age_fall: float = 0.92
+    """Exponent of `1 + attempts / decay_scale`."""
     decay_scale: float = 8.0
-    """Fruitless attempts over which the chance of an improvement falls."""
-    rank_decay: float = 1.0
-    """Exponent of that fall when targets are ranked."""
-    stop_decay: float = 0.8
-    """Exponent of that fall when a target is given up."""
-    stop_horizon: int = 3
+    """Attempts over which the chance of an improvement falls."""
+    behind_fall: float = 2.8
+    """Exponent per unit of value by which the best kernel is slower than the reference."""
+    stop_horizon: int = 15
     """Attempts over which a target must be expected to gain `min_gain`, or it is given up."""
-    stop_after: int = 5
+    stop_after: int = 3
     """Attempts that every worthwhile target gets before it is given up."""
     compute_win_chance: float = 0.15
     """Chance that a compute-bound target, mostly a vendor library's, can be beaten; 1 once a right kernel came near."""

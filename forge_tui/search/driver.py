@@ -315,13 +315,11 @@ class Search:
     def _transfers(self, tree: TargetTree) -> Iterator[Step]:
         """Kernels of earlier sessions, then the best ones of the same callable at other sizes, if not here yet."""
         tried = [step.found.source for step in tree.reserved if step.found is not None]
-        tried += [node.source for node in tree.nodes() if node.edge is Edge.TRANSFER]
-        if len(tried) >= self.config.max_transfers:
+        if len(tried) + len(tree.transfers) >= self.config.max_transfers:
             return
-        here = {node.source for node in tree.nodes()} | set(tried)
         mine = tree.champion.value if tree.champion is not None else 0.0
         for found in (*self._found.get(tree.target.id, ()), *self._siblings(tree, mine)):
-            if found.source not in here:
+            if found.source not in tree.sources and found.source not in tried:
                 step = self._step(tree, Edge.TRANSFER, None, ELSEWHERE, tunables=found.tunables)
                 yield msgspec.structs.replace(step, found=found)
 

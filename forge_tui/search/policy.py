@@ -112,6 +112,9 @@ def merge_pair(tree: TargetTree, config: SearchConfig) -> tuple[int, int] | None
     champion = tree.champion
     if champion is None or len(tree.generation) < config.merge_every:
         return None
+    _, fruitless = tree.improvements(config.improvement)
+    if fruitless < config.merge_after:
+        return None
     recent = tree.generation[-config.merge_every :]
     if any(tree.node(i).edge is Edge.MERGE for i in recent) or any(s.edge is Edge.MERGE for s in tree.reserved):
         return None

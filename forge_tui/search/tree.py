@@ -95,6 +95,10 @@ class TargetTree:
         self.drops: list[Drop] = []
         self.generation: list[int] = []
         """Ids of nodes on generation edges, ascending."""
+        self.sources: dict[str, int] = {}
+        """How many nodes have a source."""
+        self.transfers: list[int] = []
+        """Ids of nodes on transfer edges."""
         self.tunes = 0
         self.failures: list[int] = []
         """Failed nodes that a repair could mend, ascending."""
@@ -267,6 +271,7 @@ class TargetTree:
         self.ids.insert(place, node.id)
         self._in_order.insert(place, node)
         self.flying.add(node.id)
+        self.sources[node.source] = self.sources.get(node.source, 0) + 1
         self._count(node, 1)
 
     def settle(self, node_id: int, evaluation: Evaluation) -> Node | None:
@@ -281,6 +286,9 @@ class TargetTree:
             place = bisect_left(self.ids, node_id)
             del self.ids[place], self._in_order[place]
             del self._nodes[node_id]
+            self.sources[node.source] -= 1
+            if not self.sources[node.source]:
+                del self.sources[node.source]
             return None
         node = self._nodes[node_id] = _with(node, evaluation)
         self._in_order[bisect_left(self.ids, node_id)] = node
@@ -325,7 +333,8 @@ class TargetTree:
                 if isinstance(what, Node):
                     self._join(chain, what.id, sign)
         elif what.edge is Edge.TRANSFER:
-            return
+            if isinstance(what, Node):
+                (self.transfers.append if sign > 0 else self.transfers.remove)(what.id)
         elif what.edge is Edge.REPAIR:
             failed = what.repairs if isinstance(what, Node) else what.failed
             if failed is not None:

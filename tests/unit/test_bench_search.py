@@ -106,11 +106,26 @@ def test_every_rule_gets_the_calls_it_was_given() -> None:
     assert ours.at(100) == ours.after[-1]
 
 
+def test_the_stop_rule_is_measured_against_the_whole_run_and_a_plain_cut() -> None:
+    """Two models by hand: 6 of 8 calls kept, 0.45 of 0.5 of the gain; cut at call 6 both runs have 0.4."""
+    ramp = [0.0, 0.1, 0.2, 0.2, 0.2, 0.2, 0.2, 0.3]
+    full = [models.Gains(ramp), models.Gains([0.1, 0.1, 0.1, 0.1, 0.1, 0.2, 0.2, 0.2])]
+    stopped = [models.Gains([*ramp[:7], 0.25]), models.Gains([0.1, 0.1, 0.1, 0.2])]
+    found = dict.fromkeys((policies.OURS, *models.RULES, models.FULL_RUN), full) | {models.STOPPED: stopped}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(models, "FULL", 8)
+        saves, keeps = report.model_promises(found, [("much to fuse", 1), ("language", 1)])[-2:]
+    assert (saves.found, saves.kept) == ("25%", True)
+    assert keeps.found == "90.0%; worst model: much to fuse, 83%; every model cut at call 6 keeps 80.0%"
+    assert not keeps.kept
+
+
 def test_even_seeds_are_for_tuning_and_odd_ones_for_reports() -> None:
     """The two sets are disjoint and cover all kinds alike."""
     tuned, reported = (spaces.generated(20, odd=odd) for odd in (False, True))
     assert {seed % 2 for _, seed in tuned} == {0}
     assert {seed % 2 for _, seed in reported} == {1}
+    assert min(seed for _, seed in reported) == min(seed for _, seed in bench.models_of(20)) == 1_000_001
     assert [kind for kind, _ in tuned] == [kind for kind, _ in reported]
     assert len(set(reported)) == 20
 

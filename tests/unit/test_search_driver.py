@@ -11,6 +11,7 @@ from forge_tui.core.records import Edge, Evaluation, Node, Target, Verdict
 from forge_tui.search import simulate
 from forge_tui.search.driver import Search, SearchConfig, Step, Stop
 from forge_tui.search.landscape import Landscape
+from forge_tui.search.tree import GENERATION
 
 
 def yes(_step: Step) -> bool:
@@ -217,7 +218,8 @@ def test_a_fruitless_target_is_parked_with_the_reason() -> None:
         assert step is not None
         search.begin(step, node_for(step, i))
         search.finish(i, right(0.9))
-    assert step == Stop(reason="Nothing more is worth trying: expected gain below 0.1% of the model's time (t).")
+    reason = "15 more attempts are expected to gain less than 0.1% of the model's time (t)."
+    assert step == Stop(reason=f"Nothing more is worth trying: {reason}")
     assert search.config.stop_after <= search.evaluations < search.config.patience
 
 
@@ -323,11 +325,11 @@ def test_every_visit_is_counted_once() -> None:
     """Attempts of roots plus those below them are all the attempts there were."""
     search, trace = simulated(7, width=2)
     tree = search.tree("t")
-    written = [node for _, node in trace if node.edge in (Edge.DRAFT, Edge.IMPROVE)]
+    written = [node for _, node in trace if node.edge in GENERATION]
     assert len(written) == len(tree.generation)
     assert tree.root_attempts + sum(root.size - 1 for root in tree.roots) == len(written)
     for chain in tree.chains.values():
-        below = sum(1 for n in tree.nodes() if n.edge is Edge.IMPROVE and n.parent in chain.members)
+        below = sum(1 for n in tree.nodes() if n.edge in GENERATION and n.parent in chain.members)
         assert chain.attempts == below
 
 
@@ -352,7 +354,7 @@ def test_no_failed_node_is_ever_built_upon() -> None:
         chains = search.tree("t").chains.values()
         assert max(len(c.children) for c in chains) <= search.config.max_children
         assert max(c.tunes for c in chains) <= search.config.max_tunes
-    assert edges == {Edge.DRAFT, Edge.IMPROVE, Edge.REPAIR, Edge.TUNE}
+    assert edges == {Edge.DRAFT, Edge.IMPROVE, Edge.REPAIR, Edge.REWRITE, Edge.TUNE}
 
 
 def test_search_beats_random_drafts() -> None:

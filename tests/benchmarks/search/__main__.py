@@ -13,7 +13,7 @@ from functools import partial
 
 from . import models, policies, recorded, report, runs, steps
 from .figures import mean, regret
-from .spaces import Generated, Kind, generated
+from .spaces import FRESH, Generated, Kind, generated
 
 
 def _models(job: tuple[str, int], *, sweep: bool, beatable: bool) -> dict[str, models.Gains]:
@@ -38,11 +38,11 @@ def _together(found: Sequence[dict[str, models.Gains]]) -> dict[str, list[models
 
 def models_of(pairs: int) -> list[tuple[str, int]]:
     """The models of a run: a twentieth of the pairs per profile."""
-    return [(profile, 2 * i + 1) for i in range(max(1, pairs // 20)) for profile in models.PROFILES]
+    return [(profile, FRESH + 1 + 2 * i) for i in range(max(1, pairs // 20)) for profile in models.PROFILES]
 
 
 def run(pairs: int, *, workers: int | None = None, say: bool = True) -> list[report.Promise]:
-    """Everything on odd seeds; returns the promises."""
+    """Everything on odd seeds that nothing was chosen by; returns the promises."""
     out = print if say else (lambda *_args, **_kwargs: None)
     began = time.perf_counter()
     outcomes = runs.spread(runs.on_generated, generated(pairs, odd=True), workers=workers)
@@ -76,14 +76,28 @@ def run(pairs: int, *, workers: int | None = None, say: bool = True) -> list[rep
     return promises
 
 
-def _tried(pair: tuple[Kind, int]) -> dict[tuple[str, int], tuple[float, float]]:
+#: the first pass of tuning has so many times fewer pairs, and leaves so many settings to the second
+COARSE, LEFT = 4, 8
+
+
+def _tried(pair: tuple[Kind, int], *, which: dict[str, list[int]]) -> dict[tuple[str, int], tuple[float, float]]:
     kind, seed = pair
     space, found = Generated(kind, seed), {}
-    for row in policies.ROWS.values():
-        for i, settings in enumerate(row.grid):
-            curve = regret(row.run(space, seed, policies.CALLS, **settings).curve.by_call, space.best_known)
-            found[row.name, i] = (curve[-1], mean(curve))
+    for name, numbers in which.items():
+        row = policies.ROWS[name]
+        for i in numbers:
+            curve = regret(row.run(space, seed, policies.CALLS, **row.grid[i]).curve.by_call, space.best_known)
+            found[name, i] = (curve[-1], mean(curve))
     return found
+
+
+def _scores(pairs: int, which: dict[str, list[int]]) -> dict[str, list[tuple[float, float, int]]]:
+    """Per row: (last + mean regret, last regret, number of the setting), the best first."""
+    tried = runs.spread(partial(_tried, which=which), generated(pairs, odd=False))
+    return {
+        name: sorted((mean([sum(t[name, i]) for t in tried]), mean([t[name, i][0] for t in tried]), i) for i in numbers)
+        for name, numbers in which.items()
+    }
 
 
 def _tried_gradient(job: tuple[str, int]) -> list[float]:
@@ -94,17 +108,14 @@ def _tried_gradient(job: tuple[str, int]) -> list[float]:
 
 
 def tune(pairs: int) -> None:
-    """What each setting reaches on even seeds."""
-    tried = runs.spread(_tried, generated(pairs, odd=False))
-    for row in policies.ROWS.values():
-        scores = sorted(
-            (mean([t[row.name, i][0] + t[row.name, i][1] for t in tried]), mean([t[row.name, i][0] for t in tried]),
-             str(dict(settings)))
-            for i, settings in enumerate(row.grid)
-        )  # fmt: skip
-        print(f"{row.name}: {len(row.grid)} settings; now {dict(row.settings)}")
-        for both, end, settings in scores[:3]:
-            print(f"    {both:.3f} (last {end:.3f}) {settings}")
+    """What each setting reaches on even seeds: all of them on a quarter of the pairs, the best of them on all."""
+    coarse = _scores(max(1, pairs // COARSE), {name: [*range(len(row.grid))] for name, row in policies.ROWS.items()})
+    fine = _scores(pairs, {name: [i for _, _, i in scores[:LEFT]] for name, scores in coarse.items()})
+    for name, scores in fine.items():
+        row = policies.ROWS[name]
+        print(f"{name}: {len(row.grid)} settings; now {dict(row.settings)}")
+        for both, end, i in scores[:3]:
+            print(f"    {both:.3f} (last {end:.3f}) {dict(row.grid[i])}")
     jobs = [(profile, 2 * i) for i in range(max(1, pairs // 20)) for profile in models.PROFILES]
     gains = list(zip(*runs.spread(_tried_gradient, jobs), strict=True))
     for gain, setting in sorted(zip(map(mean, gains), models.GRADIENTS, strict=True), reverse=True)[:3]:

@@ -162,6 +162,6 @@ RULES: dict[str, Rule] = {
     "shares in proportion to time": by_time,
     "50 each, largest share first": fifty_each,
     "Ansor's gradient, published": gradient(),
-    "Ansor's gradient, tuned": gradient(0.8, 5, deployed=True),
+    "Ansor's gradient, tuned": gradient(0.99, 8, deployed=True),
 }
-GRADIENTS = [(a, w, d) for a in (0.2, 0.5, 0.8) for w in (3, 5) for d in (False, True)]
+GRADIENTS = [(a, w, d) for a in (0.2, 0.5, 0.8, 0.95, 0.99) for w in (3, 5, 8, 12, 20) for d in (False, True)]
