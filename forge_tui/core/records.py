@@ -276,6 +276,19 @@ class Device(Record, frozen=True, kw_only=True):
         return "|".join((self.model, self.arch, self.uuid, self.torch_version, self.runtime_version, str(self.threads)))
 
 
+class InputStats(Record, frozen=True, kw_only=True):
+    """What the values of one captured input look like; of its finite elements, unless said otherwise."""
+
+    low: float
+    high: float
+    mean: float
+    std: float
+    zeros: float
+    """Share of elements that are zero."""
+    finite: float = 1.0
+    """Share of elements that are finite."""
+
+
 class DynamicDim(Record, frozen=True, kw_only=True):
     """A dimension that differs between the calls of one callable."""
 
@@ -337,6 +350,8 @@ class Target(Record, frozen=True, kw_only=True):
     captured inputs, without source and graph."""
     made: bool = False
     """No call of this size was seen: its inputs are captured ones cut to size."""
+    statistics: dict[str, InputStats] = msgspec.field(default_factory=dict)
+    """Of the first captured call's inputs, by name."""
 
     def called(self, name: str) -> bool:
         """Whether a person means this target: by its name or id, or by those of a size that it serves."""

@@ -14,9 +14,10 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from forge_tui.core.errors import ConfigError
 from forge_tui.core.ports import Task
 from forge_tui.core.records import Edge, LlmCall, Proposal
-from forge_tui.proposers import pricing, prompt
+from forge_tui.proposers import book, pricing, prompt
 from forge_tui.proposers.faults import EmptyReplyError, Fault, fault_of
 from forge_tui.proposers.parse import clean, parse_reply
 from forge_tui.proposers.strategies import draw
@@ -29,7 +30,7 @@ TOTAL_S = 900.0
 BACKOFF_S, BACKOFF_MAX_S = 1.0, 60.0
 
 #: what a model can be asked for
-ASKED = (Edge.DRAFT, Edge.IMPROVE, Edge.REPAIR, Edge.REWRITE, Edge.MERGE)
+ASKED = (Edge.DRAFT, Edge.IMPROVE, Edge.REPAIR, Edge.REWRITE, Edge.MERGE, Edge.TRANSFER)
 
 _loaded: Any = None
 
@@ -55,11 +56,13 @@ class LlmProposer:
     """Asks one model for kernels."""
 
     def __init__(
-        self, model: str, *, api_base: str | None = None, attempt_s: float = ATTEMPT_S, total_s: float = TOTAL_S,
+        self, model: str, *, api_base: str | None = None, templates: book.PromptBook | None = None,
+        attempt_s: float = ATTEMPT_S, total_s: float = TOTAL_S,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:  # fmt: skip
         self.name = model
         self._api_base = api_base
+        self._templates = templates
         self._attempt_s = attempt_s
         self._total_s = total_s
         self._sleep = sleep
@@ -72,7 +75,11 @@ class LlmProposer:
 
     async def propose(self, task: Task) -> Proposal:
         """Ask the model. Faults of the provider are `infra`, with `fatal` where asking again is useless."""
-        asked = prompt.render(task)
+        try:
+            asked = prompt.render(task, self._templates)
+        except ConfigError as error:
+            self._dead = str(error)
+            return Proposal(source=None, failure=str(error), infra=True, fatal=True)
         started = time.monotonic()
         try:
             async with asyncio.timeout(self._total_s):

@@ -14,6 +14,7 @@ def make(name: str, options: RunOptions) -> Proposer:
 
     Raises:
         UsageError: the name is empty.
+        ConfigError: a prompt template of the person's own does not work.
     """
     if not name.strip():
         raise UsageError("A proposer has no name.", "Name templates, or a model such as anthropic/claude-sonnet-4-5.")
@@ -21,6 +22,7 @@ def make(name: str, options: RunOptions) -> Proposer:
         from forge_tui.proposers.templates import TemplateProposer
 
         return TemplateProposer()
+    from forge_tui.proposers import trial
     from forge_tui.proposers.llm import LlmProposer
 
-    return LlmProposer(name, api_base=options.api_base)
+    return LlmProposer(name, api_base=options.api_base, templates=trial.checked_book(options))
