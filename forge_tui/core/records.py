@@ -507,6 +507,8 @@ class Proposal(Record, frozen=True, kw_only=True):
     tunables: dict[str, int] = msgspec.field(default_factory=dict)
     """Values chosen for `//@tune` macros; missing ones take their defaults."""
     call: LlmCall | None = None
+    earlier: tuple[LlmCall, ...] = ()
+    """Calls before it whose replies were cut off."""
     failure: str = ""
     """Why `source` is None."""
     infra: bool = False

@@ -15,6 +15,7 @@ from forge_tui.core.records import (
     Device,
     Edge,
     Evaluation,
+    LlmCall,
     Node,
     Proposal,
     RunOptions,
@@ -200,7 +201,7 @@ class SearchPhase:
             id=self._next_id, target_id=step.target_id, parent=step.parent, edge=step.edge, proposer=step.proposer,
             source=proposal.source, language=self._device.language, idea=proposal.idea, family=proposal.family,
             tunables=proposal.tunables, key=candidate_key(proposal.source, proposal.tunables),
-            cost_usd=(proposal.call.cost_usd or 0.0) if proposal.call else 0.0, repairs=step.failed,
+            cost_usd=sum(call.cost_usd or 0.0 for call in calls_of(proposal)), repairs=step.failed,
         )  # fmt: skip
         # one transaction: a reply that is paid for is never without its node
         with self._store.together():
@@ -213,11 +214,10 @@ class SearchPhase:
         return node
 
     def _pay(self, step: Step, proposal: Proposal, node_id: int | None) -> None:
-        if proposal.call is not None:
-            self._store.add_llm_call(
-                self._session, proposal.call, target_id=step.target_id, edge=step.edge, node_id=node_id
-            )
-            self._search.pay(proposal.call.cost_usd or 0.0)
+        for call in calls_of(proposal):
+            mine = node_id if call is proposal.call else None
+            self._store.add_llm_call(self._session, call, target_id=step.target_id, edge=step.edge, node_id=mine)
+            self._search.pay(call.cost_usd or 0.0)
 
     def _failed_proposal(self, step: Step, proposal: Proposal) -> None:
         drop = self._search.drop(step, proposal.failure, infra=proposal.infra)
@@ -280,3 +280,8 @@ class SearchPhase:
         node = self._fold_proposal(step, Proposal(source=start.source, idea=f"own kernel {start.path}".strip()))
         if node is not None:
             self._spawn(self._evaluate(node))
+
+
+def calls_of(proposal: Proposal) -> tuple[LlmCall, ...]:
+    """Every paid call of a proposal, in order."""
+    return proposal.earlier if proposal.call is None else (*proposal.earlier, proposal.call)

@@ -14,12 +14,14 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import msgspec
+
 from forge_tui.core.errors import ConfigError
 from forge_tui.core.ports import Task
 from forge_tui.core.records import Edge, LlmCall, Proposal
-from forge_tui.proposers import book, pricing, prompt
+from forge_tui.proposers import book, longer, pricing, prompt
 from forge_tui.proposers.faults import EmptyReplyError, Fault, fault_of
-from forge_tui.proposers.parse import clean, parse_reply
+from forge_tui.proposers.parse import TRUNCATED, clean, parse_reply
 from forge_tui.proposers.strategies import draw
 
 #: read by LiteLLM when it is imported: no look-ups on the network, no `.env` of the current folder
@@ -81,20 +83,31 @@ class LlmProposer:
             self._dead = str(error)
             return Proposal(source=None, failure=str(error), infra=True, fatal=True)
         started = time.monotonic()
+        earlier: tuple[LlmCall, ...] = ()
         try:
             async with asyncio.timeout(self._total_s):
                 litellm = await self._load()
-                response, text, reason = await self._ask(litellm, asked, task.seed)
+                request = self._request(litellm, asked)
+                response, text, reason = await self._ask(litellm, request, task.seed)
+                call = self._call(asked, response, text, time.monotonic() - started)
+                reply = parse_reply(text, task.device.language, reason, prompt.base(task))
+                if reply.failure == TRUNCATED:
+                    earlier, first, started = (call,), text, time.monotonic()
+                    info = pricing.model_info(litellm, self.name)
+                    request = longer.request(request, text, info.get("max_output_tokens"))
+                    response, text, reason = await self._ask(litellm, request, task.seed)
+                    call = self._call(asked, response, text, time.monotonic() - started)
+                    reply = parse_reply(longer.joined(request, first, text), task.device.language, reason,
+                                        prompt.base(task))  # fmt: skip
         except _GaveUp as end:
-            return self._failed(end.fault, asked, time.monotonic() - started, end.response)
+            failed = self._failed(end.fault, asked, time.monotonic() - started, end.response)
+            return msgspec.structs.replace(failed, earlier=earlier)
         except TimeoutError:
             fault = Fault(text=f"{self.name} did not answer in {self._total_s:g} s.", retry=False, maybe_paid=True)
-            return self._failed(fault, asked, time.monotonic() - started, None)
-        call = self._call(asked, response, text, time.monotonic() - started)
-        reply = parse_reply(text, task.device.language, reason)
-        if reply.source is None:
-            return Proposal(source=None, idea=reply.hypothesis, family=reply.family, failure=reply.failure, call=call)
-        return Proposal(source=reply.source, idea=reply.hypothesis, family=reply.family, call=call)
+            failed = self._failed(fault, asked, time.monotonic() - started, None)
+            return msgspec.structs.replace(failed, earlier=earlier)
+        return Proposal(source=reply.source, idea=reply.hypothesis, family=reply.family, failure=reply.failure,
+                        call=call, earlier=earlier)  # fmt: skip
 
     async def most_usd(self) -> float:
         """The most that one call may cost, by LiteLLM's table; 0 where the model is not in it."""
@@ -114,13 +127,12 @@ class LlmProposer:
             self._litellm = await asyncio.to_thread(load_litellm)
         return self._litellm
 
-    async def _ask(self, litellm: Any, asked: prompt.Prompt, seed: int) -> tuple[Any, str, str]:
+    async def _ask(self, litellm: Any, request: dict[str, Any], seed: int) -> tuple[Any, str, str]:
         """The response with its text and how it ended.
 
         Raises:
             _GaveUp: no answer, after every retry that made sense.
         """
-        request = self._request(litellm, asked)
         deadline = time.monotonic() + self._total_s
         for attempt in range(MAX_TRIES):
             response = None

@@ -187,9 +187,11 @@ class TestCalls:
 
     async def test_a_reply_without_a_kernel_is_an_attempt_that_was_paid(self, server: Server) -> None:
         """Talk, and a reply that hit its limit, are no faults of the provider."""
-        server.script = [openai_ok("I cannot."), openai_ok(REPLY, finish="length")]
+        server.script = [openai_ok("I cannot."), openai_ok(REPLY, finish="length"), openai_ok(REPLY, finish="length")]
         asked = Asked(server, OPENAI)
         talk, cut = await asked(), await asked()
+        assert len(server.requests) == 3
+        assert len(cut.earlier) == 1
         assert (talk.source, talk.infra, talk.failure) == (None, False, "The reply has no code block.")
         assert (cut.source, cut.infra, cut.failure) == (None, False, "truncated")
         assert talk.call is not None
