@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from forge_tui import __version__
+from forge_tui.cli import asking
 from forge_tui.core.errors import ExitCode, UsageError
 
 #: a command that is ready to be made; it returns the exit code
@@ -144,7 +145,8 @@ def run(
     device: RunDevice = "auto",
     workspace: Workspace = None,
     models: Annotated[list[str] | None, typer.Option(
-        "--model", metavar="NAME", help="An LLM that writes kernels, by its LiteLLM name; may be repeated")] = None,
+        "--model", metavar="NAME", help="An LLM that writes kernels, by its LiteLLM name; inbox is you, "
+        "replay:SESSION recorded replies; may be repeated")] = None,
     templates: Annotated[bool, typer.Option(help="Let the built-in templates write kernels")] = True,
     under: Annotated[str, typer.Option(help="How the model will run: eager")] = "eager",
     evaluations: Annotated[int, typer.Option(min=1, help="Most candidates to evaluate")] = 60,
@@ -428,3 +430,6 @@ def doctor(workspace: Workspace = None, as_json: Json = False) -> Call:
     return call
 
 
+app.add_typer(asking.inbox, name="inbox")
+app.command()(asking.prompt)
+app.command()(asking.replies)

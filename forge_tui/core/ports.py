@@ -64,6 +64,15 @@ class Priced(Protocol):
         """The most that one call may cost; 0 where its price is not known."""
 
 
+@runtime_checkable
+class Waiting(Protocol):
+    """A proposer that waits for a person, who may take days."""
+
+    @property
+    def waiting(self) -> int:
+        """How many proposals wait now. Nothing is lost where they are cancelled."""
+
+
 class Compiler(Protocol):
     """Source to one built file."""
 

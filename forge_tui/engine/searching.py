@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from forge_tui.core.events import Kind
-from forge_tui.core.ports import Proposer
+from forge_tui.core.ports import Proposer, Waiting
 from forge_tui.core.records import (
     Device,
     Edge,
@@ -100,7 +100,7 @@ class SearchPhase:
                 if reason:
                     break
                 self._wake.clear()
-                if len(self._running) < width and not self._paused:
+                if len(self._running) - self._waiting() < width and not self._paused:
                     self._search.rent(self._options.gpu_usd_per_hour * self._elapsed_s() / 3600)
                     step = self._search.next_step(self._can)
                     if isinstance(step, Stop):
@@ -109,6 +109,8 @@ class SearchPhase:
                             break
                     elif step is not None:
                         self._spawn(self._step(step))
+                        # whoever is asked knows of it before the next step is decided
+                        await asyncio.sleep(0)
                         continue
                     elif not self._running:
                         reason = "Nothing is left to try."
@@ -141,9 +143,13 @@ class SearchPhase:
 
     async def _drain(self) -> None:
         """Let what is in flight end, unless a stop is asked for."""
-        while self._running and not self._stop_asked and self._failure is None:
+        while len(self._running) > self._waiting() and not self._stop_asked and self._failure is None:
             self._wake.clear()
             await self._settled()
+
+    def _waiting(self) -> int:
+        """Steps that wait for a person: they keep nothing of this machine busy, and no end waits for them."""
+        return sum(p.waiting for p in self._proposers.values() if isinstance(p, Waiting))
 
     async def _cancel(self) -> None:
         """Let paid calls land, then end the rest."""
@@ -180,16 +186,26 @@ class SearchPhase:
             proposal = Proposal(source=step.found.source, tunables=step.tunables, family=step.found.family,
                                 idea=f"found in {step.found.origin}")  # fmt: skip
         else:
-            called = asyncio.create_task(self._proposers[step.proposer].propose(self._search.task(step, self._device)))
-            self._calling.add(called)
-            try:
-                # a stop waits for a paid call, so the call is shielded from the step's own cancellation
-                proposal = await asyncio.shield(called)
-            finally:
-                self._calling.discard(called)
+            if step.proposer not in self._proposers:
+                # it was put out by another step's fault since this one was decided
+                self._search.drop(step, self._reasons, infra=True)
+                return
+            proposal = await self._ask(step)
         node = self._fold_proposal(step, proposal)
         if node is not None:
             await self._evaluate(node)
+
+    async def _ask(self, step: Step) -> Proposal:
+        proposer = self._proposers[step.proposer]
+        called = asyncio.create_task(proposer.propose(self._search.task(step, self._device)))
+        if isinstance(proposer, Waiting):
+            return await called
+        self._calling.add(called)
+        try:
+            # a stop waits for a paid call, so the call is shielded from the step's own cancellation
+            return await asyncio.shield(called)
+        finally:
+            self._calling.discard(called)
 
     def _fold_proposal(self, step: Step, proposal: Proposal) -> Node | None:
         if proposal.source is None:

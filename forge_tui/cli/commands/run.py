@@ -49,6 +49,7 @@ def run(
         spec, resolved, place = locate_landscape(model, device, request, workspace)
     else:
         spec, resolved, place = locate(model, device, request, workspace)
+    models = [checked_replay(name, place) for name in models]
     options = RunOptions(
         model=spec, device=resolved, workspace=str(place.root),
         proposers=(("templates",) if templates else ()) + tuple(models), max_evaluations=evaluations,
@@ -99,6 +100,22 @@ def locate(
     if is_example(spec) and request.dtype is None and resolved.startswith("cuda"):
         spec = msgspec.structs.replace(spec, dtype="bfloat16")
     return spec, resolved, place
+
+
+def checked_replay(name: str, place: Workspace) -> str:
+    """A model's name as it is; recorded replies by the whole path of their file.
+
+    Raises:
+        UsageError: there are none.
+    """
+    from forge_tui.engine import replays
+    from forge_tui.proposers.replay import PREFIX as REPLAY
+
+    if not name.startswith(REPLAY):
+        return name
+    replays.load(name, place)
+    path = Path(name.removeprefix(REPLAY)).expanduser()
+    return f"{REPLAY}{path.resolve()}" if path.is_file() else name
 
 
 def check_numbers(threads: int, seed: int) -> None:
