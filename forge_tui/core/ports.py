@@ -35,8 +35,6 @@ class Task(Record, frozen=True, kw_only=True):
     """Every node of the target, in flight ones included, oldest first."""
     other: Node | None = None
     """The second kernel, for edge `merge`."""
-    counters: str = ""
-    """Hardware counters of the parent, in words, where they were read."""
     seed: int
     """Seed of this step: the same state and seed give the same proposal where the proposer is deterministic."""
 

@@ -98,7 +98,7 @@ def facts(task: Task, templates: book.PromptBook) -> dict[str, Any]:
         "examples": [templates.raw(name) for name in EXAMPLES[language]],
         "moves": [{"name": s.name, "text": s.text} for s in strategies.CATALOGUE if language in s.languages],
         **device_facts.values(device), **card.values(task.target, device, task.nodes), **_history(task),
-        "kernels": _kernels(task), "counters": cap(task.counters.strip(), 400), **_asked(task),
+        "kernels": _kernels(task), **_asked(task),
     }  # fmt: skip
 
 

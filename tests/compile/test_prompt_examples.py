@@ -10,10 +10,11 @@ from pathlib import Path
 import msgspec
 import pytest
 import torch
+from template_emulation import build_emulated
 
-from forge_tui.contract import directives, header
+from forge_tui.contract import directives, header, lint, plan
 from forge_tui.core.records import Device, Signature, Target, TensorSpec
-from forge_tui.proposers import book, prompt
+from forge_tui.proposers import book, device_facts, prompt
 from forge_tui.search import simulate
 
 ROWS, COLS = 50, 132
@@ -86,3 +87,48 @@ def test_the_cuda_examples_compile_for_every_setting(tmp_path: Path, name: str) 
         )  # fmt: skip
         assert (done.returncode, done.stderr) == (0, "")
         assert (tmp_path / "k.cubin").stat().st_size > 500
+
+
+#: what the emulation lacks
+_FLOAT4 = """\
+struct alignas(16) float4 { float x, y, z, w; };
+inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+"""
+
+
+def by_root_mean_square(x: torch.Tensor) -> torch.Tensor:
+    """What the second example for CUDA computes."""
+    return x / x.square().mean(1, keepdim=True).sqrt()
+
+
+@pytest.mark.skipif(not shutil.which("g++"), reason="no g++")
+def test_the_cuda_examples_are_right_in_the_emulation(tmp_path: Path) -> None:
+    """At each setting they compute what their comments say, scratch memory full of NaN or not."""
+    cases = [(name, setting) for name in prompt.EXAMPLES["cuda"] for setting in settings(book.packaged().raw(name))]
+    originals = dict(zip(prompt.EXAMPLES["cuda"], (by_max, by_root_mean_square), strict=True))
+    calls = build_emulated(tmp_path, [(target(), _FLOAT4 + book.packaged().raw(name), s) for name, s in cases])
+    x = torch.randn(ROWS, COLS, generator=torch.Generator().manual_seed(0))
+    for call, (name, _) in zip(calls, cases, strict=True):
+        torch.testing.assert_close(call([x])[0], originals[name](x))
+
+
+@pytest.mark.skipif(not shutil.which("nvcc"), reason="no nvcc")
+def test_what_the_device_sheet_names_can_be_used(tmp_path: Path) -> None:
+    """Headers and names of the facilities pass the contract, and compile for the architecture that has them all."""
+    source = (Path(__file__).parent / "facilities.cu").read_text()
+    device = Device(name="cuda:0", model="m", arch="sm_90a", sms=132, smem_optin=232448)
+    said = "\n".join(device_facts.facilities(device))
+    for word in ("memcpy_async_tx", "__pipeline_memcpy_async", "map_shared_rank", "nvcuda::wmma", "__nv_bfloat162",
+                 "__ldcs", "__stcs", "wgmma.fence"):  # fmt: skip
+        assert word in said
+        assert word.removeprefix("nvcuda::") in source
+    lint.check(source, "cuda")
+    (launch,) = plan.make(source, target(), device, {}).launches
+    assert (launch.cluster, launch.smem) == ((2, 1, 1), 4096)
+    (tmp_path / "forge_target.h").write_text(header.render(target(), device))
+    (tmp_path / "k.cu").write_text(source)
+    done = subprocess.run(
+        ["nvcc", "-std=c++17", "-arch=sm_90a", "-cubin", "-DTHREADS=128", f"-I{tmp_path}", "-o", tmp_path / "k.cubin",
+         tmp_path / "k.cu"], capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
