@@ -305,3 +305,18 @@ def test_odd_numbers_do_not_break_a_prompt() -> None:
     text = prompt.render(task(Edge.IMPROVE, (odd, nan), nan)).request
     assert "idea 0 -> inconclusive" in text
     assert "idea 1 -> slower" in text
+
+
+@pytest.mark.parametrize(("lines", "edge", "offered"), [
+    (249, Edge.IMPROVE, False), (251, Edge.IMPROVE, True), (99, Edge.REPAIR, False), (101, Edge.REPAIR, True),
+    (400, Edge.REWRITE, False), (400, Edge.MERGE, False),
+])  # fmt: skip
+def test_edits_are_offered_for_long_sources(lines: int, edge: Edge, offered: bool) -> None:
+    """An improvement of 250 lines and a repair of 100 may be answered by edits; new kernels are written whole."""
+    long = node(1, source="int a;\n" * lines, evaluation=broken(reason="no") if edge is Edge.REPAIR else right(1.5))
+    made = task(edge, (long,), parent=None if edge is Edge.REPAIR else long, failed=long, best=long)
+    made = msgspec.structs.replace(made, other=node(2, evaluation=right(1.2), source="// other\n" + KERNEL))
+    asked = prompt.render(made).request
+    assert ("SEARCH and REPLACE edits" in asked) == offered
+    assert prompt.base(made) == long.source
+    assert asked.count("int a;") >= lines, "what is edited is shown whole"
