@@ -23,4 +23,4 @@ def make(name: str, options: RunOptions) -> Proposer:
         return TemplateProposer()
     from forge_tui.proposers.llm import LlmProposer
 
-    return LlmProposer(name, api_base=options.api_base)
+    return LlmProposer(name, api_base=options.api_base, price=options.prices.get(name))
