@@ -16,6 +16,10 @@ from forge_tui.proposers.faults import EmptyReplyError, FilteredReplyError, Sile
 from forge_tui.proposers.parse import clean
 
 
+#: what the library may take longer than our own limit, so that ours is the one that ends a wait
+_SPARE_S = 5.0
+
+
 class Patience(Record, frozen=True, kw_only=True):
     """How long to wait, in seconds."""
 
@@ -74,7 +78,7 @@ async def _read(litellm: Any, request: dict[str, Any], patience: Patience, first
     try:
         async with _limit(first_s, "did not begin its reply"):
             chunks = await litellm.acompletion(
-                **request, timeout=max(first_s, patience.stall_s), stream=True, stream_options={"include_usage": True}
+                **request, timeout=max(first_s, patience.stall_s) + _SPARE_S, stream=True, stream_options={"include_usage": True}
             )
         wait = chunks.__aiter__()
         while True:
@@ -94,12 +98,20 @@ async def _read(litellm: Any, request: dict[str, Any], patience: Patience, first
                     parts.append(text)
                 begun = begun or bool(text) or bool(getattr(delta, "reasoning_content", None))
                 finish = str(choice.finish_reason or finish)
+        if not _by_the_provider(chunks):
+            usage = pricing.Usage()
     finally:
         if chunks is not None:
             # a stream that is left in the middle must be closed, or the provider goes on writing it
             with contextlib.suppress(Exception):
                 await _close(chunks)
     return _checked("".join(parts), finish, usage)
+
+
+def _by_the_provider(chunks: Any) -> bool:
+    """Whether the count came over the wire: where a stream has none LiteLLM makes one up."""
+    raw = getattr(chunks, "chunks", None)
+    return not isinstance(raw, list) or any(pricing.usage_of(chunk).known for chunk in raw)
 
 
 async def _close(chunks: Any) -> None:
@@ -128,5 +140,5 @@ async def _limit(seconds: float, what: str) -> AsyncIterator[None]:
             yield
     except TimeoutError:
         if timer.expired():
-            raise SilenceError(f"{what} within {seconds:g} s") from None
+            raise SilenceError(f"{what} within {seconds:.3g} s") from None
         raise

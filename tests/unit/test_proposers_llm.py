@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import subprocess
 import sys
 import time
@@ -107,6 +108,8 @@ WAYS = pytest.mark.parametrize(("model", "stream"), [(OPENAI, True), (OPENAI, Fa
 
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.usefixtures("litellm")
+# a warning of the library's own, about pydantic
+@pytest.mark.filterwarnings("ignore:Accessing the")
 class TestCalls:
     """One call and what comes of it."""
 
@@ -231,7 +234,7 @@ class TestCalls:
         first, second = asked.ledger.calls.values()
         assert (second.state, second.attempt, second.exact) == ("done", 2, True)
         assert first.error
-        if kind in ("503", "529", "408", "429"):
+        if kind in ("503", "529", "429"):
             assert (first.state, first.cost_usd) == ("failed", 0.0)
         else:
             assert (first.state, first.cost_usd, first.exact) == ("broken", first.reserved_usd, False)
@@ -355,7 +358,7 @@ class TestCalls:
         server.script = always(Play("slow"))
         proposal = await Asked(server, model, stream=stream, patience=Patience(total_s=0.5))()
         assert (proposal.infra, proposal.fatal) == (True, False)
-        assert "0.5 s" in proposal.failure
+        assert re.search(r"did not (begin|end) its reply within 0\.\d+ s", proposal.failure)
         assert proposal.call is not None
         assert proposal.call.state == "broken"
         assert proposal.call.latency_s < 3
