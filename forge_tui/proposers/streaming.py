@@ -15,7 +15,6 @@ from forge_tui.proposers import pricing
 from forge_tui.proposers.faults import EmptyReplyError, FilteredReplyError, SilenceError
 from forge_tui.proposers.parse import clean
 
-
 #: what the library may take longer than our own limit, so that ours is the one that ends a wait
 _SPARE_S = 5.0
 
@@ -78,8 +77,9 @@ async def _read(litellm: Any, request: dict[str, Any], patience: Patience, first
     try:
         async with _limit(first_s, "did not begin its reply"):
             chunks = await litellm.acompletion(
-                **request, timeout=max(first_s, patience.stall_s) + _SPARE_S, stream=True, stream_options={"include_usage": True}
-            )
+                **request, timeout=max(first_s, patience.stall_s) + _SPARE_S, stream=True,
+                stream_options={"include_usage": True},
+            )  # fmt: skip
         wait = chunks.__aiter__()
         while True:
             try:
