@@ -66,6 +66,8 @@ class FaultServer:
     asked: asyncio.Event = field(default_factory=asyncio.Event)
     open: int = 0
     """Requests that are being answered."""
+    idle: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set while there are none."""
 
     def base_for(self, model: str) -> str:
         """The `api_base` that a model's format wants."""
@@ -79,6 +81,7 @@ class FaultServer:
         self.asked.set()
         play = self.script(number, body)
         self.open += 1
+        self.idle.clear()
         try:
             answer = await self._play(request, body, play)
             if isinstance(answer, web.Response) and play.kind != "drop":
@@ -90,6 +93,8 @@ class FaultServer:
             raise
         finally:
             self.open -= 1
+            if not self.open:
+                self.idle.set()
         (self.completed if play.kind in ("ok", "empty", "finish-filter") else self.broken).append(play)
         return answer
 
@@ -248,7 +253,8 @@ async def serving() -> AsyncIterator[FaultServer]:
     made = FaultServer()
     app = web.Application(client_max_size=1 << 26)
     app.router.add_post("/{tail:.*}", made.handle)
-    runner = web.AppRunner(app, shutdown_timeout=0.1, access_log=None, logger=_QUIET)
+    runner = web.AppRunner(app, shutdown_timeout=0.1, access_log=None, logger=_QUIET,
+                           handler_cancellation=True)  # fmt: skip
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
