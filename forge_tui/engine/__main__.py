@@ -118,8 +118,12 @@ def _session(store: Store, workspace: Workspace, request: dict[str, Any]) -> Ses
                 f"{what} changed since session {session.id} began; its kernels may not fit.",
                 "Start a new session with forge-tui run, or put the file back.",
             )
-    if wider:
-        session = msgspec.structs.replace(session, options=msgspec.structs.replace(session.options, **wider))
+    changes = wider | ({"attended": request["attended"]} if "attended" in request else {})
+    if request.get("prices"):
+        given = msgspec.convert(request["prices"], dict[str, tuple[float, ...]])
+        changes["prices"] = session.options.prices | given
+    if changes:
+        session = msgspec.structs.replace(session, options=msgspec.structs.replace(session.options, **changes))
     return session
 
 

@@ -19,7 +19,7 @@ def keys(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_the_books_are_the_servers(tmp_path, budget: float, faults: float, short: bool) -> None:
     """Every request has its row, completed ones are counted exactly, broken ones are bounded, the budget holds."""
     found = await llm_campaign.run(
-        tmp_path, calls=60, faults=faults, parallel=8, budget=budget, quiet_s=0.4
+        tmp_path, calls=60, faults=faults, parallel=8, budget=budget, quiet_s=1.0
     )
     assert found.complaints(60, budget) == []
     assert (found.proposals["no money"] > 0) is short
