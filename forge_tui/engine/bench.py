@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 
@@ -40,11 +41,15 @@ class Bench:
         """Whether nobody will ever answer, unless a person acts."""
         return all(name in self._out for name in self._proposers)
 
+    def is_out(self, name: str) -> bool:
+        """Whether it waits for a person."""
+        return name in self._out
+
     @property
-    def incomplete(self) -> bool:
-        """Whether somebody rests, or is out."""
+    def soonest_s(self) -> float:
+        """Seconds until somebody is back from a rest; infinite where nobody rests."""
         now = self._now()
-        return bool(self._out) or any(now < until for until in self._until.values())
+        return min((until - now for until in self._until.values() if until > now), default=math.inf)
 
     def resting(self, name: str) -> bool:
         """Whether it will be asked again without a person's doing."""
@@ -70,7 +75,7 @@ class Bench:
             return ""
         strikes = self._strikes.get(name, 0) + 1
         if strikes >= OUTAGE_LIMIT:
-            return self._drop(name, f"{proposal.failure} (the {strikes}th time in a row)")
+            return self._drop(name, f"{proposal.failure} ({strikes} times in a row)")
         self._strikes[name] = strikes
         rest_s = max(proposal.retry_after_s or 0.0, min(REST_MAX_S, REST_S * 2.0 ** (strikes - 1)))
         self._until[name] = now + rest_s

@@ -55,7 +55,7 @@ class SearchPhase:
         self._infra_in_a_row = 0
         self._reasons = ""
         #: somebody would have been asked, but rests or waits for a person
-        self._turned_away = False
+        self._turned_away: set[str] = set()
         self._held = ""
         self._running: set[asyncio.Task[None]] = set()
         self._wake = asyncio.Event()
@@ -136,20 +136,22 @@ class SearchPhase:
 
     def _next_step(self) -> Step | Stop | None:
         self._search.rent(self._options.gpu_usd_per_hour * self._elapsed_s() / 3600)
-        self._turned_away = False
-        if self._bench.incomplete:
-            # a no is remembered, and who said it may be back by now
+        if self._turned_away:
+            # a no is remembered, and who is behind it may be back by now
             self._search.ask_again()
+            self._turned_away = set()
         return self._search.next_step(self._can)
 
     def _waits(self) -> bool:
         """Whether there would be something to do if a provider, or what a person can mend, were back; says so."""
-        if not self._turned_away:
+        by_itself = any(not self._bench.is_out(name) for name in self._turned_away)
+        if not by_itself and not (self._turned_away and self._options.attended):
             return False
-        for_time = self._bench.reasons(mended_by_time=True)
-        reason = for_time or (self._bench.reasons(mended_by_time=False) if self._options.attended else "")
-        self._hold(reason, by_itself=bool(for_time))
-        return bool(reason)
+        reason = self._bench.reasons(mended_by_time=by_itself)
+        if reason:
+            # none where the rest ended this very moment
+            self._hold(reason, by_itself=by_itself)
+        return True
 
     def _hold(self, reason: str, *, by_itself: bool = False) -> None:
         """Note that the search waits, and why, or that it goes on."""
@@ -163,9 +165,9 @@ class SearchPhase:
         })  # fmt: skip
 
     async def _settled(self) -> None:
-        """Wait until a step ends, a command comes, or a second has passed (limits of time)."""
+        """Wait until a step ends, a command comes, a provider's rest is over, or a second has passed (time limits)."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(1.0):
+            async with asyncio.timeout(max(0.01, min(1.0, self._bench.soonest_s))):
                 await self._wake.wait()
 
     async def _drain(self) -> None:
@@ -195,7 +197,7 @@ class SearchPhase:
     def _can(self, step: Step) -> bool:
         proposer = self._bench.available(step.proposer)
         if proposer is None:
-            self._turned_away = self._turned_away or step.proposer in self._options.proposers
+            self._turned_away.add(step.proposer)
             return False
         return proposer.can(self._search.task(step, self._device))
 

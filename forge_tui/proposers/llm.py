@@ -146,6 +146,8 @@ class LlmProposer:
             # whatever a library raises while it closes sockets is of no use to anybody
             with contextlib.suppress(Exception):
                 await self._litellm.close_litellm_async_clients()
+                # it would hand out the closed ones again
+                self._litellm.in_memory_llm_clients_cache.flush_cache()
 
     # ---- the call
 
