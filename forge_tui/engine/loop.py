@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from forge_tui.core import secrets
 from forge_tui.core.errors import EnvironmentFault, ExitCode, ForgeError, UsageError
 from forge_tui.core.events import Kind
 from forge_tui.core.money import dollars
@@ -104,8 +105,8 @@ class Engine:
             self._fail(error)
             raise
         except Exception as error:
-            bug = ForgeError(f"{type(error).__name__}: {error}", "This is a bug; the engine's log has the details.",
-                             exit_code=ExitCode.BUG)  # fmt: skip
+            what = secrets.masked(f"{type(error).__name__}: {error}")
+            bug = ForgeError(what, "This is a bug; the engine's log has the details.", exit_code=ExitCode.BUG)
             self._fail(bug)
             raise
         finally:

@@ -79,9 +79,13 @@ def arguments(missing: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     Raises:
         ConfigError: the file of keys may not be used.
     """
-    if not missing:
-        return {}, []
-    file = read_file(path())
+    try:
+        # read where no key is missing, too: what is in it must not be sent or written either
+        file = read_file(path())
+    except ConfigError:
+        if missing:
+            raise
+        file = {}
     found: dict[str, str] = {}
     nowhere: list[str] = []
     for name in missing:

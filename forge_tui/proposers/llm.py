@@ -185,6 +185,7 @@ class LlmProposer:
         Raises:
             _UnaskedError: there is no key.
         """
+        key = await self._key_arguments(litellm)
         info = pricing.model_info(litellm, self.name)
         tokens = pricing.max_tokens(info, self.name)
         messages = _without_keys(asked.messages(markers=_wants_markers(self.name)))
@@ -194,7 +195,7 @@ class LlmProposer:
         }  # fmt: skip
         if self._api_base:
             arguments["api_base"] = self._api_base
-        arguments |= await self._key_arguments(litellm)
+        arguments |= key
         price = pricing.price_of(info, self._given)
         reserved = None
         if price is not None:

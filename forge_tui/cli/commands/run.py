@@ -6,6 +6,7 @@ import contextlib
 import os
 import sys
 import time
+import urllib.parse
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,7 @@ def run(
     if under != "eager":
         raise UsageError(f"--under {under} is not supported yet.", "Leave it out, or say --under eager.")
     check_numbers(threads, seed)
+    check_address(api_base)
     model, device = device_of(model, device)
     on_sim = device.startswith(PREFIX)
     models = check_writers(models, starts=bool(start), on_sim=on_sim, pace=pace)
@@ -117,6 +119,21 @@ def check_numbers(threads: int, seed: int) -> None:
         raise UsageError(f"--threads {threads} is more than this machine can use.", f"Give at most {most}.")
     if seed >= 1 << 64:
         raise UsageError(f"--seed {seed} is too large.", "A seed has at most 64 bits.")
+
+
+def check_address(api_base: str | None) -> None:
+    """Raise UsageError for an address with a password or a key in it: addresses are kept in the session."""
+    if api_base is None:
+        return
+    try:
+        parts = urllib.parse.urlsplit(api_base)
+    except ValueError:
+        parts = urllib.parse.urlsplit("")
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise UsageError("--api-base is not an address.", "Give one such as http://localhost:8000/v1.")
+    if "@" in parts.netloc or parts.query:
+        raise UsageError("--api-base holds a password or a key, which would be kept with the session.",
+                         "Give the bare address; keys go into the environment or the file of keys.")  # fmt: skip
 
 
 def gibibytes(count: float) -> int:
