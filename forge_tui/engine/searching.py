@@ -10,12 +10,10 @@ from typing import Any
 import msgspec
 
 from forge_tui.core.events import Kind
-from forge_tui.core.ports import Proposer, Waiting
 from forge_tui.core.records import (
     Device,
     Edge,
     Evaluation,
-    LlmCall,
     Node,
     Proposal,
     RunOptions,
@@ -23,15 +21,15 @@ from forge_tui.core.records import (
     Target,
     Verdict,
 )
+from forge_tui.engine.bench import Bench
+from forge_tui.engine.ledger import Ledger
 from forge_tui.engine.pipeline import Pipeline, candidate_key, steps_at_once
 from forge_tui.search.driver import Search, Step, Stop
 from forge_tui.store.writer import Store
 
-#: how long a paid call may still come back after a stop was asked for
-LANDING_S = 10.0
 #: a candidate whose evaluation failed through us is tried this often
 INFRA_TRIES = 2
-#: after so many failures in a row that are nobody's verdict, the search stops and says so
+#: after so many evaluations in a row that are nobody's verdict, the search stops and says so
 INFRA_LIMIT = 6
 
 
@@ -40,8 +38,7 @@ class SearchPhase:
 
     def __init__(
         self, *, store: Store, session: str, options: RunOptions, device: Device, search: Search, pipeline: Pipeline,
-        proposers: dict[str, Proposer], targets: dict[str, Target], elapsed_s: Callable[[], float],
-        reasons_not_searched: str = "",
+        bench: Bench, ledger: Ledger, targets: dict[str, Target], elapsed_s: Callable[[], float],
     ) -> None:  # fmt: skip
         self._store = store
         self._session = session
@@ -49,14 +46,17 @@ class SearchPhase:
         self._device = device
         self._search = search
         self._pipeline = pipeline
-        self._proposers = proposers
+        self._bench = bench
+        self._ledger = ledger
         self._targets = targets
         self._elapsed_s = elapsed_s
         self._next_id = store.next_node_id(session)
-        self._calling: set[asyncio.Task[Any]] = set()
-        #: failures in a row that are nobody's verdict: of providers, of evaluations
-        self._infra_in_a_row = {"proposal": 0, "evaluation": 0}
-        self._reasons = reasons_not_searched
+        #: evaluations in a row that failed through us
+        self._infra_in_a_row = 0
+        self._reasons = ""
+        #: somebody would have been asked, but rests or waits for a person
+        self._turned_away: set[str] = set()
+        self._held = ""
         self._running: set[asyncio.Task[None]] = set()
         self._wake = asyncio.Event()
         self._stop_asked = False
@@ -71,8 +71,11 @@ class SearchPhase:
         self._wake.set()
 
     def pause(self, paused: bool) -> None:
-        """Start no new steps while paused."""
+        """Start no new steps while paused; going on asks again whom a fault of a provider had put out."""
         self._paused = paused
+        if not paused:
+            self._bench.revive()
+            self._search.ask_again()
         self._wake.set()
 
     @property
@@ -92,7 +95,7 @@ class SearchPhase:
         for start in starts:
             self._begin_start(start)
         # LLM calls wait on the network, not on this machine
-        width = max(steps_at_once(self._device), 0 if set(self._proposers) <= {"templates"} else 4)
+        width = max(steps_at_once(self._device), 0 if set(self._options.proposers) <= {"templates"} else 4)
         reason = ""
         try:
             while not self._stop_asked and self._failure is None:
@@ -100,20 +103,16 @@ class SearchPhase:
                 if reason:
                     break
                 self._wake.clear()
-                if len(self._running) - self._waiting() < width and not self._paused:
-                    self._search.rent(self._options.gpu_usd_per_hour * self._elapsed_s() / 3600)
-                    step = self._search.next_step(self._can)
-                    if isinstance(step, Stop):
-                        if not self._running:
-                            reason = step.reason
-                            break
-                    elif step is not None:
+                if len(self._running) - self._bench.waiting < width and not self._paused:
+                    step = self._next_step()
+                    if step is not None and not isinstance(step, Stop):
+                        self._hold("")
                         self._spawn(self._step(step))
                         # whoever is asked knows of it before the next step is decided
                         await asyncio.sleep(0)
                         continue
-                    elif not self._running:
-                        reason = "Nothing is left to try."
+                    if not self._running and not self._waits():
+                        reason = step.reason if step is not None else "Nothing is left to try."
                         break
                 await self._settled()
             if not self._stop_asked and self._failure is None:
@@ -129,32 +128,58 @@ class SearchPhase:
         if self._elapsed_s() >= options.max_minutes * 60:
             unit = "minute" if options.max_minutes == 1 else "minutes"
             return f"The time limit of {options.max_minutes:g} {unit} is reached."
-        if not self._proposers:
-            return self._reasons or "No proposer is left."
-        if max(self._infra_in_a_row.values()) >= INFRA_LIMIT:
+        if self._bench.nobody:
+            why = self._bench.reasons(mended_by_time=False)
+            if not (why and self._options.attended):
+                return why or "No proposer is left."
+        if self._infra_in_a_row >= INFRA_LIMIT:
             return f"The last {INFRA_LIMIT} attempts failed for reasons outside the kernels: {self._reasons}"
         return ""
 
+    def _next_step(self) -> Step | Stop | None:
+        self._search.rent(self._options.gpu_usd_per_hour * self._elapsed_s() / 3600)
+        if self._turned_away:
+            # a no is remembered, and who is behind it may be back by now
+            self._search.ask_again()
+            self._turned_away = set()
+        return self._search.next_step(self._can)
+
+    def _waits(self) -> bool:
+        """Whether there would be something to do if a provider, or what a person can mend, were back; says so."""
+        by_itself = any(not self._bench.is_out(name) for name in self._turned_away)
+        if not by_itself and not (self._turned_away and self._options.attended):
+            return False
+        reason = self._bench.reasons(mended_by_time=by_itself)
+        if reason:
+            # none where the rest ended this very moment
+            self._hold(reason, by_itself=by_itself)
+        return True
+
+    def _hold(self, reason: str, *, by_itself: bool = False) -> None:
+        """Note that the search waits, and why, or that it goes on."""
+        if reason == self._held:
+            return
+        self._held = reason
+        text = "Going on." if not reason else f"Waiting for a provider. {reason}" if by_itself else \
+            f"Paused until somebody says to go on. {reason}"  # fmt: skip
+        self._store.event(self._session, Kind.PAUSED, {
+            "paused": bool(reason), "reason": reason, "level": "warning" if reason else "info", "text": text,
+        })  # fmt: skip
+
     async def _settled(self) -> None:
-        """Wait until a step ends, a command comes, or a second has passed (limits of time)."""
+        """Wait until a step ends, a command comes, a provider's rest is over, or a second has passed (time limits)."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(1.0):
+            async with asyncio.timeout(max(0.01, min(1.0, self._bench.soonest_s))):
                 await self._wake.wait()
 
     async def _drain(self) -> None:
         """Let what is in flight end, unless a stop is asked for."""
-        while len(self._running) > self._waiting() and not self._stop_asked and self._failure is None:
+        while len(self._running) > self._bench.waiting and not self._stop_asked and self._failure is None:
             self._wake.clear()
             await self._settled()
 
-    def _waiting(self) -> int:
-        """Steps that wait for a person: they keep nothing of this machine busy, and no end waits for them."""
-        return sum(p.waiting for p in self._proposers.values() if isinstance(p, Waiting))
-
     async def _cancel(self) -> None:
-        """Let paid calls land, then end the rest."""
-        if self._calling:
-            await asyncio.wait(set(self._calling), timeout=LANDING_S)
+        """End everything at once: a call on its way is booked at what was set aside for it."""
         for task in list(self._running):
             task.cancel()
         if self._running:
@@ -172,8 +197,11 @@ class SearchPhase:
         self._wake.set()
 
     def _can(self, step: Step) -> bool:
-        proposer = self._proposers.get(step.proposer)
-        return proposer is not None and proposer.can(self._search.task(step, self._device))
+        proposer = self._bench.available(step.proposer)
+        if proposer is None:
+            self._turned_away.add(step.proposer)
+            return False
+        return proposer.can(self._search.task(step, self._device))
 
     # ---- one step
 
@@ -186,42 +214,40 @@ class SearchPhase:
             proposal = Proposal(source=step.found.source, tunables=step.tunables, family=step.found.family,
                                 idea=f"found in {step.found.origin}")  # fmt: skip
         else:
-            if step.proposer not in self._proposers:
-                # it was put out by another step's fault since this one was decided
-                self._search.drop(step, self._reasons, infra=True)
-                return
-            proposal = await self._ask(step)
+            proposal = await self._propose(step)
         node = self._fold_proposal(step, proposal)
         if node is not None:
             await self._evaluate(node)
 
-    async def _ask(self, step: Step) -> Proposal:
-        proposer = self._proposers[step.proposer]
+    async def _propose(self, step: Step) -> Proposal:
+        proposer = self._bench.available(step.proposer)
+        if proposer is None:
+            # it was put out by another step's fault since
+            return Proposal(source=None, infra=True, this_request=True, failure="It is not asked now.")
         called = asyncio.create_task(proposer.propose(self._search.task(step, self._device)))
-        if isinstance(proposer, Waiting):
-            return await called
-        self._calling.add(called)
         try:
-            # a stop waits for a paid call, so the call is shielded from the step's own cancellation
-            return await asyncio.shield(called)
-        finally:
-            self._calling.discard(called)
+            return await called
+        except asyncio.CancelledError:
+            if called.done() and not called.cancelled() and called.exception() is None:
+                # it came back in the moment of the stop: paid for, so it is kept
+                self._fold_proposal(step, called.result())
+            raise
 
     def _fold_proposal(self, step: Step, proposal: Proposal) -> Node | None:
         if proposal.source is None:
-            self._pay(step, proposal, None)
+            self._ledger.take(step, proposal, None)
             self._failed_proposal(step, proposal)
             return None
-        self._infra_in_a_row["proposal"] = 0
+        self._bench.answered(step.proposer)
         node = Node(
             id=self._next_id, target_id=step.target_id, parent=step.parent, edge=step.edge, proposer=step.proposer,
             source=proposal.source, language=self._device.language, idea=proposal.idea, family=proposal.family,
             tunables=proposal.tunables, key=candidate_key(proposal.source, proposal.tunables),
-            cost_usd=sum(call.cost_usd or 0.0 for call in calls_of(proposal)), repairs=step.failed,
+            cost_usd=(proposal.call.cost_usd or 0.0) if proposal.call else 0.0, repairs=step.failed,
         )  # fmt: skip
         # one transaction: a reply that is paid for is never without its node
         with self._store.together():
-            self._pay(step, proposal, node.id)
+            self._ledger.take(step, proposal, node.id)
             self._store.add_node(self._session, node)
         self._next_id += 1
         self._search.begin(step, node)
@@ -229,25 +255,19 @@ class SearchPhase:
         self._wake.set()
         return node
 
-    def _pay(self, step: Step, proposal: Proposal, node_id: int | None) -> None:
-        for call in calls_of(proposal):
-            mine = node_id if call is proposal.call else None
-            self._store.add_llm_call(self._session, call, target_id=step.target_id, edge=step.edge, node_id=mine)
-            self._search.pay(call.cost_usd or 0.0)
-
     def _failed_proposal(self, step: Step, proposal: Proposal) -> None:
         drop = self._search.drop(step, proposal.failure, infra=proposal.infra)
         self._store.event(self._session, Kind.PROPOSAL_FAILED, {
             "target": step.target_id, "edge": step.edge, "proposer": step.proposer, "reason": proposal.failure,
             "drop": msgspec.to_builtins(drop),
         })  # fmt: skip
-        if proposal.infra:
-            self._infra_in_a_row["proposal"] += 1
-            self._reasons = f"{step.proposer}: {proposal.failure}"
-        if proposal.fatal:
-            self._proposers.pop(step.proposer, None)
-            self._reasons = f"{step.proposer}: {proposal.failure}"
-            self._store.event(self._session, Kind.LOG, {"level": "error", "text": self._reasons})
+        if not proposal.infra:
+            self._bench.answered(step.proposer)
+            return
+        said = self._bench.failed(step.proposer, proposal)
+        if said:
+            level = "error" if proposal.fatal else "warning"
+            self._store.event(self._session, Kind.LOG, {"level": level, "text": said})
 
     async def _evaluate(self, node: Node) -> None:
         target = self._targets[node.target_id]
@@ -260,10 +280,10 @@ class SearchPhase:
             text = f"Node {node.id}: {evaluation.reason}"
             self._store.event(self._session, Kind.LOG, {"level": "warning", "text": text})
         if evaluation.verdict is Verdict.INFRA:
-            self._infra_in_a_row["evaluation"] += 1
+            self._infra_in_a_row += 1
             self._reasons = evaluation.reason
         else:
-            self._infra_in_a_row["evaluation"] = 0
+            self._infra_in_a_row = 0
         self._fold_evaluation(node.id, evaluation)
 
     def _fold_evaluation(self, node_id: int, evaluation: Evaluation) -> None:
@@ -296,8 +316,3 @@ class SearchPhase:
         node = self._fold_proposal(step, Proposal(source=start.source, idea=f"own kernel {start.path}".strip()))
         if node is not None:
             self._spawn(self._evaluate(node))
-
-
-def calls_of(proposal: Proposal) -> tuple[LlmCall, ...]:
-    """Every paid call of a proposal, in order."""
-    return proposal.earlier if proposal.call is None else (*proposal.earlier, proposal.call)

@@ -33,4 +33,5 @@ def make(name: str, options: RunOptions, session: str = "") -> Proposer:
         return inbox.InboxProposer(Path(options.workspace), session, templates=trial.checked_book(options), first=first)
     from forge_tui.proposers.llm import LlmProposer
 
-    return LlmProposer(name, api_base=options.api_base, templates=trial.checked_book(options))
+    return LlmProposer(name, api_base=options.api_base, price=options.prices.get(name),
+                       templates=trial.checked_book(options))  # fmt: skip

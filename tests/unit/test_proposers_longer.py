@@ -9,7 +9,6 @@ import pytest
 
 from forge_tui.core.ports import Task
 from forge_tui.core.records import Edge, LlmCall, Proposal
-from forge_tui.engine.searching import calls_of
 from forge_tui.proposers import llm, longer
 from forge_tui.search import simulate
 
@@ -40,45 +39,66 @@ class FakeLiteLlm:
     def validate_environment(self, model: str) -> dict[str, Any]:
         return {"missing_keys": []}
 
-    def completion_cost(self, *args: Any, **options: Any) -> float:
-        return 0.25
+
+class Books:
+    """Calls as they were written down."""
+
+    def __init__(self) -> None:
+        self.calls: list[LlmCall] = []
+
+    def open(self, task: Task, call: LlmCall) -> int:
+        self.calls.append(call)
+        return len(self.calls)
+
+    def settle(self, number: int, call: LlmCall) -> None:
+        self.calls[number - 1] = call
 
 
-async def propose(fake: FakeLiteLlm, monkeypatch: pytest.MonkeyPatch) -> Proposal:
-    """One proposal of the fake."""
+async def propose(fake: FakeLiteLlm, monkeypatch: pytest.MonkeyPatch) -> tuple[Proposal, list[LlmCall]]:
+    """One proposal of the fake, and its calls; the last one is settled by who takes the proposal."""
     monkeypatch.setattr(llm, "_loaded", fake)
-    return await llm.LlmProposer("openai/some-model").propose(TASK)
+    proposer, books = llm.LlmProposer("openai/some-model", price=(1.0, 1.0)), Books()
+    proposer.keep_books(books)
+    proposer._stream = False
+    proposal = await proposer.propose(TASK)
+    assert proposal.call is not None
+    books.settle(proposal.booked, proposal.call)
+    return proposal, books.calls
 
 
 async def test_a_cut_reply_is_asked_for_with_more_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the model can send more, the same is asked with twice the room; the second reply counts."""
     fake = FakeLiteLlm(100_000, (REPLY[:80], "length"), (REPLY, "stop"))
-    proposal = await propose(fake, monkeypatch)
+    proposal, calls = await propose(fake, monkeypatch)
     assert proposal.source == KERNEL
     first, second = fake.requests
     assert second["max_tokens"] == 2 * first["max_tokens"]
     assert second["messages"] == first["messages"]
-    assert [call.reply for call in calls_of(proposal)] == [REPLY[:80], REPLY]
+    assert [(call.reply, call.state, call.attempt) for call in calls] == [
+        (REPLY[:80], "done", 1), (REPLY, "done", 2)]  # fmt: skip
+    # the longer one had more set aside before it was made
+    assert (calls[1].reserved_usd or 0) - (calls[0].reserved_usd or 0) == pytest.approx(
+        first["max_tokens"] / 1e6, rel=0.01)  # fmt: skip
 
 
 async def test_a_model_without_more_room_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """At its limit a model is shown its own text and asked to go on; the two are one reply."""
     fake = FakeLiteLlm(llm.pricing.DEFAULT_MAX_TOKENS, (REPLY[:95], "length"), (REPLY[95:], "stop"))
-    proposal = await propose(fake, monkeypatch)
+    proposal, calls = await propose(fake, monkeypatch)
     assert proposal.source == KERNEL
     second = fake.requests[1]
     assert second["max_tokens"] == fake.requests[0]["max_tokens"]
     assert second["messages"][-2:] == [{"role": "assistant", "content": REPLY[:95].rstrip()},
                                        {"role": "user", "content": longer.GO_ON}]  # fmt: skip
-    assert [call.reply for call in calls_of(proposal)] == [REPLY[:95], REPLY[95:]]
+    assert [call.reply for call in calls] == [REPLY[:95], REPLY[95:]]
 
 
 async def test_a_reply_is_asked_for_twice_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
     """A second reply that is cut off as well is an attempt without a kernel, and both calls are paid."""
     fake = FakeLiteLlm(100_000, (REPLY[:80], "length"), (REPLY[:90], "length"))
-    proposal = await propose(fake, monkeypatch)
+    proposal, calls = await propose(fake, monkeypatch)
     assert (proposal.source, proposal.failure, proposal.infra) == (None, "truncated", False)
-    assert [type(call) for call in calls_of(proposal)] == [LlmCall, LlmCall]
+    assert [type(call) for call in calls] == [LlmCall, LlmCall]
     assert len(fake.requests) == 2
 
 
@@ -86,9 +106,9 @@ async def test_the_first_call_is_kept_where_the_second_fails(monkeypatch: pytest
     """A provider's fault during the second call leaves the first one written down."""
     fake = FakeLiteLlm(100_000, (REPLY[:80], "length"))
     fake.answers.append(("", "stop"))
-    proposal = await propose(fake, monkeypatch)
+    proposal, calls = await propose(fake, monkeypatch)
     assert proposal.infra
-    assert [call.reply for call in proposal.earlier] == [REPLY[:80]]
+    assert [(call.reply, call.state) for call in calls] == [(REPLY[:80], "done"), ("", "broken")]
 
 
 @pytest.mark.parametrize(("text", "reply", "whole"), [
