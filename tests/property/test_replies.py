@@ -116,7 +116,8 @@ def test_what_is_read_of_a_kernel_without_a_launch_can_be_repaired() -> None:
 
 
 @pytest.mark.parametrize("piece", [
-    "<code>\n", "<think>", "<think>a</think>", "/*", "<pre></code>", "*_", "```\n", "<<<<<<< SEARCH\n=======\n", '"""', "{",
+    "<code>\n", "<think>", "<think>a</think>", "/*", "<pre></code>", "*_", "```\n", "<<<<<<< SEARCH\n=======\n",
+    '"""', "{",
     "family: ", "> ", "// ...", " ", "\n", "\t\n ", "<pre> ", "```  ", "- ", "# include ", "1 | \n", "@@ ", "<",
     "&lt;", "\\", "'", "I can't ", "//@launch ",
 ])  # fmt: skip
