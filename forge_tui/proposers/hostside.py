@@ -9,7 +9,7 @@ _INCLUDE = re.compile(
     r"^[ \t]*#[ \t]*include[ \t]*[<\"](?:torch/|ATen/|c10/|pybind11/|Python\.h|iostream|cstdio|stdio\.h|vector|cuda\.h)"
     r"[^\n]*\n?", re.MULTILINE,
 )  # fmt: skip
-_HIDDEN = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:[^"\\\n]|\\.)*"|\'(?:[^\'\\\n]|\\.)*\'', re.DOTALL)
+_HIDDEN = re.compile(r'//[^\n]*|/\*.*?(?:\*/|\Z)|"(?:[^"\\\n]|\\.)*"|\'(?:[^\'\\\n]|\\.)*\'', re.DOTALL)
 _HOST_CODE = re.compile(r"<<<|\bcuda(?:Malloc|Memcpy|Free|DeviceSynchronize|GetLastError|Stream)\w*|\btorch::|\bat::")
 _HOST_HEAD = re.compile(r"\bint\s+main\s*\(|\bPYBIND11_MODULE\b|\bTORCH_LIBRARY\w*\b")
 _DEVICE_HEAD = re.compile(r"\b__(?:global|device|constant|shared)__\b")

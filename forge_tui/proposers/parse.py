@@ -10,7 +10,7 @@ import textwrap
 
 from forge_tui.core.records import Language, Record
 from forge_tui.proposers import edits, hostside
-from forge_tui.proposers.replytext import clean, in_json, plain_code, refusal, unquoted, without_thoughts
+from forge_tui.proposers.replytext import MOST_TAGS, clean, in_json, plain_code, refusal, unquoted, without_thoughts
 
 __all__ = ["ENTRY", "HEADER", "TRUNCATED", "Reply", "clean", "parse_reply"]
 
@@ -23,10 +23,11 @@ HEADER = "forge_target.h"
 TRUNCATED = "truncated"
 MAX_LINE = 300
 
-_FENCE = re.compile(r"^[ \t]{0,8}(`{3,}|~{3,})[ \t]*([^`\n]*)$")
-_TAG = re.compile(r"<(kernel|source|code|answer|pre)(?:\s[^<>\n]*)?>(?:\s*<code(?:\s[^<>\n]*)?>)?\s*\n?(.*?)\n?\s*"
-                  r"(?:</code>\s*)?</\1>", re.DOTALL | re.IGNORECASE)  # fmt: skip
-_FIELD = re.compile(r"^[ \t]*(?://)?[ \t>*_#-]*(family|hypothesis|expect|risk)[*_]*[ \t]*[:\uff1a][*_]*[ \t]*(\S.*)$",
+_FENCE = re.compile(r"^[ \t]{0,8}(`{3,}|~{3,})[ \t]*+([^`\n]*)$")
+_TAG = re.compile(r"<(kernel|source|code|answer|pre)(?:\s[^<>\n]*)?>(?:\s*+<code(?:\s[^<>\n]*)?>)?(.*?)</\1>",
+                  re.DOTALL | re.IGNORECASE)  # fmt: skip
+_TAG_START = re.compile(r"<(?:kernel|source|code|answer|pre)\b", re.IGNORECASE)
+_FIELD = re.compile(r"^[ \t]*+(?://)?[ \t>*_#-]*+(family|hypothesis|expect|risk)[*_]*[ \t]*[:\uff1a][*_]*[ \t]*(\S.*)$",
                     re.IGNORECASE | re.MULTILINE)  # fmt: skip
 #: a kernel as a text of a Python program
 _TRIPLE = re.compile(r"[rR]?(\"\"\"|''')(.*?)\1", re.DOTALL)
@@ -159,7 +160,7 @@ def _inside(block: _Block, language: Language) -> list[_Block]:
     """A block's code; what it wraps, where it is JSON or a Python program that holds the code as a text."""
     entry = ENTRY[language]
     wrapped = [value for value in in_json(block.text).values() if entry.search(value)]
-    if not wrapped and re.search(r"^\s*(?:import|from)\s+\w|\bload_inline\b", block.text, re.MULTILINE):
+    if not wrapped and re.search(r"^[ \t]*+(?:import|from)[ \t]++\w|\bload_inline\b", block.text, re.MULTILINE):
         wrapped = [body for _, body in _TRIPLE.findall(block.text) if entry.search(body)]
     texts = [clean(text) for text in wrapped] or [block.text]
     return [_Block(text=plain_code(textwrap.dedent(text)), closed=block.closed, end=block.end) for text in texts]
@@ -199,10 +200,16 @@ def _blocks(text: str) -> tuple[list[_Block], str]:
     if fence:
         blocks.append(_Block(text="\n".join(lines), closed=False, end=number))
     around = "\n".join(prose)
-    if not blocks:
-        blocks = [_Block(text=m[2], closed=True, end=text.count("\n", 0, m.end())) for m in _TAG.finditer(around)]
+    if not blocks and len(_TAG_START.findall(around)) <= MOST_TAGS:
+        blocks = [_Block(text=_untagged(m[2]), closed=True, end=text.count("\n", 0, m.end()))
+                  for m in _TAG.finditer(around)]  # fmt: skip
         around = _TAG.sub("", around)
     return blocks, around
+
+
+def _untagged(text: str) -> str:
+    """A tag's body without blank lines around it, and without the end of a tag inside it."""
+    return text.strip().removesuffix("</code>").rstrip()
 
 
 def _cut_off(blocks: list[_Block]) -> bool:

@@ -11,6 +11,9 @@ _INVISIBLE = re.compile("[\u00ad\u180e\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2
                         "\U000e0000-\U000e01ef\x00]")  # fmt: skip
 _SPACES = re.compile("[\u00a0\u2000-\u200a\u202f\u205f\u3000]")
 
+#: with more tags than this of one kind a text is none that a model means; pairing them would take minutes
+MOST_TAGS = 50
+
 _WORDS = "think|thinking|thought|thoughts|reasoning|reflection|scratchpad|analysis"
 _THOUGHT = re.compile(rf"(?:<|◁|\[)({_WORDS})(?:>|▷|\]).*?(?:<|◁|\[)/\1(?:>|▷|\])", re.DOTALL | re.IGNORECASE)
 _THOUGHT_END = re.compile(rf"(?:<|◁|\[)/(?:{_WORDS})(?:>|▷|\])", re.IGNORECASE)
@@ -54,7 +57,8 @@ def without_thoughts(text: str) -> str:
     final = list(_FINAL.finditer(text))
     if final:
         text = text[final[-1].end():]
-    text = _THOUGHT.sub("", text)
+    if len(_THOUGHT_START.findall(text)) <= MOST_TAGS:
+        text = _THOUGHT.sub("", text)
     ends = list(_THOUGHT_END.finditer(text))
     if ends:
         text = text[ends[-1].end():]

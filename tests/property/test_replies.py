@@ -17,6 +17,7 @@ from forge_tui.proposers.edits import Edit, apply, find
 from forge_tui.proposers.parse import ENTRY, parse_reply
 
 FOLDER = Path(__file__).parents[1] / "replies"
+SOURCE = (FOLDER / "softmax.cu").read_text()
 CASES = sorted(path.stem for path in FOLDER.glob("*.txt"))
 
 
@@ -112,3 +113,19 @@ def test_what_is_read_of_a_kernel_without_a_launch_can_be_repaired() -> None:
     assert source is not None
     with pytest.raises(ContractError, match="no `//@launch` directive, so nothing would run"):
         plan.make(source, simulate.target("t"), Device(name="cuda:0", model="m", arch="sm_90a"), {})
+
+
+@pytest.mark.parametrize("piece", [
+    "<code>\n", "<think>", "<think>a</think>", "/*", "<pre></code>", "*_", "```\n", "<<<<<<< SEARCH\n=======\n",
+    '"""', "{",
+    "family: ", "> ", "// ...", " ", "\n", "\t\n ", "<pre> ", "```  ", "- ", "# include ", "1 | \n", "@@ ", "<",
+    "&lt;", "\\", "'", "I can't ", "//@launch ",
+])  # fmt: skip
+def test_no_reply_takes_long_to_read(piece: str) -> None:
+    """A flood of anything is read in time that grows with its length: a hang here would stop the whole search."""
+    flood = piece * (60_000 // len(piece))
+    inside = f"```cuda\n//@launch\nFORGE_PARAMS __global__ <<<\n{flood}\n```\n"
+    texts = [flood, f"<pre>{flood}", inside, f"```{flood}`"]
+    for text in texts:
+        found = parse_reply(text, "cuda", "stop", SOURCE)
+        assert (found.source is None) == bool(found.failure)
