@@ -120,8 +120,11 @@ async def test_a_stop_cancels_calls_within_a_second_and_books_them(session):
         assert time.monotonic() - began < 1.5
         rows = ledger(session)
         cancelled = [row for row in rows if row.state == "cancelled"]
-        assert len(rows) == len(server.requests)
+        # one may have been cancelled before it was sent
+        assert len(rows) >= len(server.requests) > 3
         assert cancelled
+        async with asyncio.timeout(1):
+            await server.idle.wait()
         assert all((row.cost_usd, row.exact) == (row.reserved_usd, False) for row in cancelled)
         assert {row.state for row in rows} == {"done", "cancelled"}
         before = len(rows)
