@@ -15,7 +15,7 @@ def keys(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", "none-at-all")
 
 
-@pytest.mark.parametrize(("budget", "faults", "short"), [(1.0, 0.5, False), (0.03, 0.2, True)])
+@pytest.mark.parametrize(("budget", "faults", "short"), [(1.0, 0.5, False), (0.05, 0.2, True)])
 async def test_the_books_are_the_servers(tmp_path, budget: float, faults: float, short: bool) -> None:
     """Every request has its row, completed ones are counted exactly, broken ones are bounded, the budget holds."""
     found = await llm_campaign.run(
