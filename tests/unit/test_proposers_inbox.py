@@ -130,6 +130,12 @@ async def test_templates_come_first_and_few_prompts_wait(tmp_path: Path) -> None
     made = proposer(tmp_path, first=Templates())
     assert not made.can(DRAFT)
     assert made.can(IMPROVE)
+    # then on top of their winner, and anew only after that
+    anew = msgspec.structs.replace(DRAFT, best=PARENT, nodes=(PARENT,))
+    assert not made.can(anew)
+    assert made.can(msgspec.structs.replace(anew, best=None))
+    mine = msgspec.structs.replace(PARENT, id=1, proposer="inbox")
+    assert made.can(msgspec.structs.replace(anew, nodes=(PARENT, mine)))
     waiting, _ = await asked(made, IMPROVE)
     assert not made.can(msgspec.structs.replace(IMPROVE, seed=2))
     assert made.can(msgspec.structs.replace(IMPROVE, target=simulate.target("other")))
