@@ -58,9 +58,11 @@ class InboxProposer:
             return True
         if self._first.can(_draft(task)):
             return False
-        # the first word about a target is asked on top of the templates' winner
-        begun = any(node.proposer == NAME for node in task.nodes)
-        return begun or task.best is None or task.edge is not Edge.DRAFT
+        if any(node.proposer == NAME for node in task.nodes):
+            return True
+        # the first word about a target is asked on top of the templates' winner, once that is known
+        known = all(node.evaluation is not None for node in task.nodes)
+        return known and (task.best is None or task.edge is not Edge.DRAFT)
 
     def propose(self, task: Task) -> Coroutine[Any, Any, Proposal]:
         """Write the prompt, or find it again, and wait for its reply."""

@@ -134,6 +134,8 @@ async def test_templates_come_first_and_few_prompts_wait(tmp_path: Path) -> None
     anew = msgspec.structs.replace(DRAFT, best=PARENT, nodes=(PARENT,))
     assert not made.can(anew)
     assert made.can(msgspec.structs.replace(anew, best=None))
+    flying = msgspec.structs.replace(PARENT, id=1, evaluation=None)
+    assert not made.can(msgspec.structs.replace(anew, best=None, nodes=(PARENT, flying)))
     mine = msgspec.structs.replace(PARENT, id=1, proposer="inbox")
     assert made.can(msgspec.structs.replace(anew, nodes=(PARENT, mine)))
     waiting, _ = await asked(made, IMPROVE)
