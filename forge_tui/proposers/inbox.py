@@ -54,7 +54,15 @@ class InboxProposer:
         most = MOST_ALONE if self._first is None else MOST_BESIDE
         if task.edge not in ASKED or self._open[task.target.id] >= most:
             return False
-        return self._first is None or not self._first.can(_draft(task))
+        if self._first is None:
+            return True
+        if self._first.can(_draft(task)):
+            return False
+        if any(node.proposer == NAME for node in task.nodes):
+            return True
+        # the first word about a target is asked on top of the templates' winner, once that is known
+        known = all(node.evaluation is not None for node in task.nodes)
+        return known and (task.best is None or task.edge is not Edge.DRAFT)
 
     def propose(self, task: Task) -> Coroutine[Any, Any, Proposal]:
         """Write the prompt, or find it again, and wait for its reply."""
