@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from forge_tui import __version__
+from forge_tui.cli import asking
 from forge_tui.core.errors import ExitCode, UsageError
 
 #: a command that is ready to be made; it returns the exit code
@@ -99,6 +100,9 @@ RemoteCode = Annotated[bool, typer.Option(
 CaptureGb = Annotated[float, typer.Option(
     "--capture-gb", min=0, max=2**20, callback=_number, metavar="GIB",
     help="Most captured inputs of all targets together, in GiB")]  # fmt: skip
+Price = Annotated[list[str] | None, typer.Option(
+    "--price", metavar="[MODEL=]IN,OUT[,CACHED[,WRITES]]",
+    help="What a model costs, in dollars per million tokens; may be repeated")]  # fmt: skip
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, all else on stderr")]
 Headless = Annotated[bool, typer.Option("--headless", help="Progress lines instead of the screen")]
 Detach = Annotated[bool, typer.Option("--detach", help="Leave the search in the background")]
@@ -144,7 +148,9 @@ def run(
     device: RunDevice = "auto",
     workspace: Workspace = None,
     models: Annotated[list[str] | None, typer.Option(
-        "--model", metavar="NAME", help="An LLM that writes kernels, by its LiteLLM name; may be repeated")] = None,
+        "--model", metavar="NAME", help="An LLM that writes kernels, by its LiteLLM name; inbox is you, "
+        "replay:SESSION recorded replies; may be repeated")] = None,
+    price: Price = None,
     templates: Annotated[bool, typer.Option(help="Let the built-in templates write kernels")] = True,
     under: Annotated[str, typer.Option(help="How the model will run: eager")] = "eager",
     evaluations: Annotated[int, typer.Option(min=1, help="Most candidates to evaluate")] = 60,
@@ -200,7 +206,7 @@ def run(
             transfer=transfer, targets=targets, target_names=target or [], start=start or [], seed=seed,
             threads=threads, request=request, capture_gb=capture_gb, api_base=api_base,
             compile_baseline=compile_baseline, pace=pace, headless=headless, as_json=as_json,
-            detach=detach,
+            detach=detach, prices=price or [],
         )  # fmt: skip
 
     return call
@@ -213,6 +219,7 @@ def resume(
     evaluations: Annotated[int | None, typer.Option(min=1, help="Another limit of candidates")] = None,
     minutes: Annotated[float | None, typer.Option(min=0, callback=_number, help="Another limit of minutes")] = None,
     usd: Annotated[float | None, typer.Option(min=0, callback=_number, help="Another limit of dollars")] = None,
+    price: Price = None,
     headless: Headless = False,
     detach: Detach = False,
     as_json: Json = False,
@@ -223,7 +230,7 @@ def resume(
         from forge_tui.cli.commands import run as command
 
         return command.resume(session=session, workspace=workspace, evaluations=evaluations, minutes=minutes, usd=usd,
-                              headless=headless, as_json=as_json, detach=detach)  # fmt: skip
+                              prices=price or [], headless=headless, as_json=as_json, detach=detach)  # fmt: skip
 
     return call
 
@@ -417,6 +424,22 @@ def report(
 
 
 @app.command()
+def cost(
+    session: Annotated[str | None, typer.Argument(metavar="[SESSION]", help="By default the last one")] = None,
+    workspace: Workspace = None,
+    as_json: Json = False,
+) -> Call:
+    """Show what a session's model calls cost: by model, by target, by purpose."""
+
+    def call() -> int:
+        from forge_tui.cli.commands import cost as command
+
+        return command.cost(session=session, workspace=workspace, as_json=as_json)
+
+    return call
+
+
+@app.command()
 def doctor(workspace: Workspace = None, as_json: Json = False) -> Call:
     """Say whether this machine can do the job, and what is missing."""
 
@@ -428,3 +451,6 @@ def doctor(workspace: Workspace = None, as_json: Json = False) -> Call:
     return call
 
 
+app.add_typer(asking.inbox, name="inbox")
+app.command()(asking.prompt)
+app.command()(asking.replies)

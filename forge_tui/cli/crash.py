@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from forge_tui import __version__
+from forge_tui.core import secrets
 
 
 def state_folder() -> Path:
@@ -34,7 +35,7 @@ def write_crash_log(error: BaseException, arguments: Sequence[str]) -> Path | No
         try:
             folder.mkdir(parents=True, exist_ok=True)
             path = folder / name
-            path.write_text("\n".join(lines), encoding="utf-8", errors="backslashreplace")
+            path.write_text(secrets.masked("\n".join(lines)), encoding="utf-8", errors="backslashreplace")
         except OSError:
             continue
         return path

@@ -50,7 +50,9 @@ def _fault(given: list[str], error: Exception) -> int:
     if os.environ.get("FORGE_TUI_DEBUG") == "1":
         import traceback
 
-        traceback.print_exc()
+        from forge_tui.core import secrets
+
+        sys.stderr.write(secrets.masked(traceback.format_exc()))
     if isinstance(error, ForgeError):
         return _end(given, error.what, error.hint, int(error.exit_code))
     return _bug(given, error)
@@ -58,10 +60,11 @@ def _fault(given: list[str], error: Exception) -> int:
 
 def _bug(given: list[str], error: Exception) -> int:
     from forge_tui.cli.crash import write_crash_log
+    from forge_tui.core import secrets
     from forge_tui.core.errors import ExitCode
 
     path = write_crash_log(error, given)
-    what = " ".join(f"{type(error).__name__}: {error}".split())
+    what = secrets.masked(" ".join(f"{type(error).__name__}: {error}".split()))
     hint = f"This is a bug; the details are in {path}." if path else "This is a bug; no log of it could be written."
     return _end(given, what if what.endswith(".") else what + ".", hint, int(ExitCode.BUG))
 

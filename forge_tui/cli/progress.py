@@ -55,7 +55,7 @@ class ProgressLines:
                 return f"deploy    {name}: {'in' if data['deployed'] else 'out, ' + data['why_not']}"
             case Kind.DEPLOYED:
                 return f"model     {data['baseline_ms']:.2f} ms to {data['deployed_ms']:.2f} ms, {data['speedup']:.3f}x"
-            case Kind.LOG | Kind.ISOLATION:
+            case Kind.LOG | Kind.ISOLATION | Kind.PAUSED:
                 return f"{data['level']:<9} {data['text']}"
         return ""
 

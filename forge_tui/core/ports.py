@@ -11,6 +11,7 @@ from forge_tui.core.records import (
     Device,
     Edge,
     Evaluation,
+    LlmCall,
     Node,
     Proposal,
     Record,
@@ -60,6 +61,44 @@ class Priced(Protocol):
 
     async def most_usd(self) -> float:
         """The most that one call may cost; 0 where its price is not known."""
+
+
+@runtime_checkable
+class Waiting(Protocol):
+    """A proposer that waits for a person, who may take days."""
+
+    @property
+    def waiting(self) -> int:
+        """How many proposals wait now. Nothing is lost where they are cancelled."""
+
+
+class Books(Protocol):
+    """Where a proposer writes its calls down before they cost anything."""
+
+    def open(self, task: Task, call: LlmCall) -> int | None:
+        """A call is about to be made that may cost `call.reserved_usd`; its number.
+
+        None where that is more than what is left: then it must not be made.
+        """
+
+    def settle(self, number: int, call: LlmCall) -> None:
+        """What became of it. The call that a proposal comes with is settled by who takes the proposal."""
+
+
+@runtime_checkable
+class Booked(Protocol):
+    """A proposer that keeps books."""
+
+    def keep_books(self, books: Books) -> None:
+        """Use these from now on."""
+
+
+@runtime_checkable
+class Revivable(Protocol):
+    """A proposer that gives up on faults which a person can mend."""
+
+    def revive(self) -> None:
+        """Try again: a person says that it is mended."""
 
 
 class Compiler(Protocol):

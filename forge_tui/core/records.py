@@ -276,6 +276,19 @@ class Device(Record, frozen=True, kw_only=True):
         return "|".join((self.model, self.arch, self.uuid, self.torch_version, self.runtime_version, str(self.threads)))
 
 
+class InputStats(Record, frozen=True, kw_only=True):
+    """What the values of one captured input look like; of its finite elements, unless said otherwise."""
+
+    low: float
+    high: float
+    mean: float
+    std: float
+    zeros: float
+    """Share of elements that are zero."""
+    finite: float = 1.0
+    """Share of elements that are finite."""
+
+
 class DynamicDim(Record, frozen=True, kw_only=True):
     """A dimension that differs between the calls of one callable."""
 
@@ -337,6 +350,8 @@ class Target(Record, frozen=True, kw_only=True):
     captured inputs, without source and graph."""
     made: bool = False
     """No call of this size was seen: its inputs are captured ones cut to size."""
+    statistics: dict[str, InputStats] = msgspec.field(default_factory=dict)
+    """Of the first captured call's inputs, by name."""
 
     def called(self, name: str) -> bool:
         """Whether a person means this target: by its name or id, or by those of a size that it serves."""
@@ -468,8 +483,13 @@ class Edge(StrEnum):
     START = "start"
 
 
+#: `open`: on its way; `done`: it answered; `failed`: refused, so not charged; `broken`: it may have been charged and
+#: did not answer; `cancelled`: by us, on its way; `lost`: on its way when the engine was killed
+CallState = Literal["open", "done", "failed", "broken", "cancelled", "lost"]
+
+
 class LlmCall(Record, frozen=True, kw_only=True):
-    """One paid call, as the ledger keeps it. Unknown price: `cost_usd` is None and `priced` False."""
+    """One request to a model, as the ledger keeps it. Unknown price: `cost_usd` is None and `priced` False."""
 
     model: str
     prompt: str
@@ -481,6 +501,19 @@ class LlmCall(Record, frozen=True, kw_only=True):
     priced: bool = False
     latency_s: float = 0.0
     error: str = ""
+    state: CallState = "done"
+    attempt: int = 1
+    """Which try of one proposal it is."""
+    reserved_usd: float | None = None
+    """The most that it could cost, set aside before it was made; None where the price is not known."""
+    exact: bool = True
+    """Whether `cost_usd` follows from the provider's own count of tokens; else it is what was set aside."""
+    cache_write_tokens: int = 0
+    """Of the prompt's tokens, those written to the provider's cache."""
+    reasoning_tokens: int = 0
+    """Of the completion's tokens, those of hidden reasoning."""
+    price: str = ""
+    """The price that was used, with its source: `$3 in, $15 out a million tokens (litellm 1.110.2)`."""
 
 
 class Proposal(Record, frozen=True, kw_only=True):
@@ -497,7 +530,13 @@ class Proposal(Record, frozen=True, kw_only=True):
     infra: bool = False
     """The failure is a provider's or ours: counts for nothing."""
     fatal: bool = False
-    """The proposer cannot work at all (no key, unknown model): asking again is useless."""
+    """The proposer cannot work at all (no key, unknown model): asking again is useless until a person acts."""
+    this_request: bool = False
+    """The provider does not take this request (too long, filtered): others may pass."""
+    retry_after_s: float | None = None
+    """How long the provider asked to be left alone."""
+    booked: int = 0
+    """The ledger's number of `call`, still open: to be settled together with what came of it. 0 where it has none."""
 
 
 class Node(Record, frozen=True, kw_only=True):
@@ -557,6 +596,10 @@ class RunOptions(Record, frozen=True, kw_only=True):
     """Search only these; empty is all."""
     start: tuple[StartKernel, ...] = ()
     api_base: str | None = None
+    prices: dict[str, tuple[float, ...]] = msgspec.field(default_factory=dict)
+    """By model, dollars per million tokens: input, output, then cached input and cache writes where given."""
+    attended: bool = False
+    """Whether a person follows on a screen: what they could mend then pauses the search instead of ending it."""
     transfer: bool = True
     """Whether kernels of earlier sessions on this device, and of other sizes, are tried."""
     compile_baseline: bool = True

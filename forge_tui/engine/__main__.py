@@ -19,10 +19,12 @@ from typing import Any
 
 import msgspec
 
+from forge_tui.core import secrets
 from forge_tui.core.errors import EnvironmentFault, ExitCode, ForgeError, UsageError
 from forge_tui.core.landscapes import PREFIX
 from forge_tui.core.paths import Workspace
 from forge_tui.core.records import RunOptions, SessionInfo
+from forge_tui.engine import logs
 from forge_tui.engine.control import ControlServer
 from forge_tui.engine.loop import Engine, resumable
 from forge_tui.engine.rooms import Rooms, WorkerRooms
@@ -33,6 +35,7 @@ from forge_tui.store.writer import Store
 
 def main(argv: list[str]) -> int:
     """Run one session; returns the process's exit code."""
+    logs.keep_keys_out()
     workspace = Workspace(Path(argv[argv.index("--workspace") + 1]))
     ready = int(argv[argv.index("--ready") + 1])
     os.set_inheritable(ready, False)
@@ -40,7 +43,7 @@ def main(argv: list[str]) -> int:
         request = json.loads(sys.stdin.buffer.read())
         return asyncio.run(_engine(workspace, request, ready))
     except ForgeError as error:
-        print(error, file=sys.stderr)  # noqa: T201 - the engine's log
+        print(secrets.masked(str(error)), file=sys.stderr)  # noqa: T201 - the engine's log
         _tell(ready, {"ok": False, **encode_error(error)})
         return int(error.exit_code)
     except KeyboardInterrupt:
@@ -118,10 +121,15 @@ def _session(store: Store, workspace: Workspace, request: dict[str, Any]) -> Ses
                 f"{what} changed since session {session.id} began; its kernels may not fit.",
                 "Start a new session with forge-tui run, or put the file back.",
             )
+    changes = wider | ({"attended": request["attended"]} if "attended" in request else {})
+    if request.get("prices"):
+        given = msgspec.convert(request["prices"], dict[str, tuple[float, ...]])
+        changes["prices"] = session.options.prices | given
+    if changes:
+        session = msgspec.structs.replace(session, options=msgspec.structs.replace(session.options, **changes))
     if wider:
         # with more to spend the search goes on, also where it was over
-        wide = msgspec.structs.replace(session.options, **wider)
-        session = msgspec.structs.replace(session, options=wide, state="interrupted")
+        session = msgspec.structs.replace(session, state="interrupted")
     return session
 
 

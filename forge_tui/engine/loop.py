@@ -8,10 +8,12 @@ from typing import Any
 
 import msgspec
 
+from forge_tui.core import secrets
 from forge_tui.core.errors import EnvironmentFault, ExitCode, ForgeError, UsageError
 from forge_tui.core.events import Kind
 from forge_tui.core.landscapes import PREFIX
-from forge_tui.core.ports import Compiler, Evaluator, Isolated, Priced, Proposer, Task
+from forge_tui.core.money import dollars
+from forge_tui.core.ports import Booked, Compiler, Evaluator, Isolated, Priced, Proposer, Task
 from forge_tui.core.profiles import Profile
 from forge_tui.core.records import (
     DeployDecision,
@@ -22,6 +24,8 @@ from forge_tui.core.records import (
     Target,
 )
 from forge_tui.engine import confirming, profiles
+from forge_tui.engine.bench import Bench
+from forge_tui.engine.ledger import Ledger
 from forge_tui.engine.pipeline import Pipeline
 from forge_tui.engine.rooms import Rooms
 from forge_tui.engine.searching import SearchPhase
@@ -102,8 +106,8 @@ class Engine:
             self._fail(error)
             raise
         except Exception as error:
-            bug = ForgeError(f"{type(error).__name__}: {error}", "This is a bug; the engine's log has the details.",
-                             exit_code=ExitCode.BUG)  # fmt: skip
+            what = secrets.masked(f"{type(error).__name__}: {error}")
+            bug = ForgeError(what, "This is a bug; the engine's log has the details.", exit_code=ExitCode.BUG)
             self._fail(bug)
             raise
         finally:
@@ -246,7 +250,10 @@ class Engine:
         if not options.transfer:
             config = msgspec.structs.replace(config, max_transfers=0)
         search = Search(config, usable, self._found(usable, profile.device, config.max_transfers))
-        search.pay(self._session.cost_usd)
+        ledger = self._ledger(search)
+        for proposer in proposers.values():
+            if isinstance(proposer, Booked):
+                proposer.keep_books(ledger)
         by_id = {target.id: target for target in usable}
         known = [node for node in self._reader.nodes(self._id) if node.target_id in by_id]
         undone = [step for step in msgspec.convert(self._reader.steps(self._id), list[Step]) if step.target_id in by_id]
@@ -255,7 +262,7 @@ class Engine:
             pipeline.restore(by_id[node.target_id], node)
         self._search_phase = SearchPhase(
             store=self._store, session=self._id, options=self._options, device=profile.device, search=search,
-            pipeline=pipeline, proposers=proposers, targets=by_id, elapsed_s=self._elapsed_s,
+            pipeline=pipeline, bench=Bench(proposers), ledger=ledger, targets=by_id, elapsed_s=self._elapsed_s,
         )  # fmt: skip
         if self._stop_asked:
             return "Stopped by request."
@@ -263,6 +270,20 @@ class Engine:
         starts = tuple(s for s in self._options.start if f"own kernel {s.path}".strip() not in begun)
         unfinished = [node for node in known if node.evaluation is None]
         return await self._search_phase.run(unfinished, starts, undone)
+
+    def _ledger(self, search: Search) -> Ledger:
+        """The session's books, with what an engine that was killed had left on its way."""
+        lost = self._store.settle_lost_calls(self._id)
+        if lost:
+            booked = dollars(sum(call.cost_usd or 0.0 for call in lost))
+            calls = "1 model call was" if len(lost) == 1 else f"{len(lost)} model calls were"
+            self._log("warning", f"{calls} on the way when the engine ended; what was set aside for it, {booked}, "
+                                 "counts as spent.")  # fmt: skip
+        options = self._options
+        return Ledger(
+            self._store, self._id, search, max_usd=options.max_usd, spent_usd=self._reader.session(self._id).cost_usd,
+            rent_usd=lambda: options.gpu_usd_per_hour * self._elapsed_s() / 3600, log=self._log,
+        )  # fmt: skip
 
     def _found(self, targets: list[Target], device: Device, most: int) -> dict[str, list[Found]]:
         """Kernels that were faster in earlier sessions of this workspace, by target."""

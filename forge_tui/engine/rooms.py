@@ -182,9 +182,13 @@ class WorkerRooms:
 
     def proposer(self, name: str) -> Proposer:
         """See `Rooms`."""
+        from forge_tui.engine import replays
         from forge_tui.proposers import registry
+        from forge_tui.proposers.replay import PREFIX, ReplayProposer
 
-        return registry.make(name, self.options)
+        if name.startswith(PREFIX):
+            return ReplayProposer(name, replays.load(name, self.workspace))
+        return registry.make(name, self.options, self.session)
 
     def at_hand(self, target: Target, device: Device) -> bool:
         """See `Rooms`."""

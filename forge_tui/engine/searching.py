@@ -11,7 +11,6 @@ import msgspec
 
 from forge_tui.core.events import Kind
 from forge_tui.core.landscapes import PREFIX
-from forge_tui.core.ports import Proposer
 from forge_tui.core.records import (
     Device,
     Edge,
@@ -23,16 +22,16 @@ from forge_tui.core.records import (
     Target,
     Verdict,
 )
+from forge_tui.engine.bench import Bench
+from forge_tui.engine.ledger import Ledger
 from forge_tui.engine.line import Line, Place
 from forge_tui.engine.pipeline import Pipeline, candidate_key, steps_at_once
 from forge_tui.search.driver import Search, Step, Stop
 from forge_tui.store.writer import Store
 
-#: how long a paid call may still come back after a stop was asked for
-LANDING_S = 10.0
 #: a candidate whose evaluation failed through us is tried this often
 INFRA_TRIES = 2
-#: after so many failures in a row that are nobody's verdict, the search stops and says so
+#: after so many evaluations in a row that are nobody's verdict, the search stops and says so
 INFRA_LIMIT = 6
 
 
@@ -41,8 +40,7 @@ class SearchPhase:
 
     def __init__(
         self, *, store: Store, session: str, options: RunOptions, device: Device, search: Search, pipeline: Pipeline,
-        proposers: dict[str, Proposer], targets: dict[str, Target], elapsed_s: Callable[[], float],
-        reasons_not_searched: str = "",
+        bench: Bench, ledger: Ledger, targets: dict[str, Target], elapsed_s: Callable[[], float],
     ) -> None:  # fmt: skip
         self._store = store
         self._session = session
@@ -50,14 +48,17 @@ class SearchPhase:
         self._device = device
         self._search = search
         self._pipeline = pipeline
-        self._proposers = proposers
+        self._bench = bench
+        self._ledger = ledger
         self._targets = targets
         self._elapsed_s = elapsed_s
         self._next_id = store.next_node_id(session)
-        self._calling: set[asyncio.Task[Any]] = set()
-        #: failures in a row that are nobody's verdict: of providers, of evaluations
-        self._infra_in_a_row = {"proposal": 0, "evaluation": 0}
-        self._reasons = reasons_not_searched
+        #: evaluations in a row that failed through us
+        self._infra_in_a_row = 0
+        self._reasons = ""
+        #: somebody would have been asked, but rests or waits for a person
+        self._turned_away: set[str] = set()
+        self._held = ""
         # a recorded landscape stands for the machine: what comes of it must not depend on how long anything took
         self._line = Line(in_order=options.device.startswith(PREFIX))
         self._running: set[asyncio.Task[None]] = set()
@@ -74,8 +75,11 @@ class SearchPhase:
         self._wake.set()
 
     def pause(self, paused: bool) -> None:
-        """Start no new steps while paused."""
+        """Start no new steps while paused; going on asks again whom a fault of a provider had put out."""
         self._paused = paused
+        if not paused:
+            self._bench.revive()
+            self._search.ask_again()
         self._wake.set()
 
     @property
@@ -100,7 +104,7 @@ class SearchPhase:
         for start in starts:
             self._begin_start(start)
         # LLM calls wait on the network, not on this machine
-        width = max(steps_at_once(self._device), 0 if set(self._proposers) <= {"templates"} else 4)
+        width = max(steps_at_once(self._device), 0 if set(self._options.proposers) <= {"templates"} else 4)
         reason = ""
         try:
             while not self._stop_asked and self._failure is None:
@@ -108,20 +112,18 @@ class SearchPhase:
                 if reason:
                     break
                 self._wake.clear()
-                if len(self._line) < width and not self._paused:
-                    self._search.rent(self._options.gpu_usd_per_hour * self._elapsed_s() / 3600)
-                    step = self._search.next_step(self._can)
-                    if isinstance(step, Stop):
-                        if not self._running:
-                            reason = step.reason
-                            break
-                    elif step is not None:
+                if len(self._line) - self._bench.waiting < width and not self._paused:
+                    step = self._next_step()
+                    if step is not None and not isinstance(step, Stop):
+                        self._hold("")
                         place = self._line.enter(step)
                         self._save_steps()
                         self._spawn(self._step(step, place))
+                        # whoever is asked knows of it before the next step is decided
+                        await asyncio.sleep(0)
                         continue
-                    elif not self._running:
-                        reason = "Nothing is left to try."
+                    if not self._running and not self._waits():
+                        reason = step.reason if step is not None else "Nothing is left to try."
                         break
                 self._line.call_next()
                 await self._settled()
@@ -138,29 +140,59 @@ class SearchPhase:
         if self._elapsed_s() >= options.max_minutes * 60:
             unit = "minute" if options.max_minutes == 1 else "minutes"
             return f"The time limit of {options.max_minutes:g} {unit} is reached."
-        if not self._proposers:
-            return self._reasons or "No proposer is left."
-        if max(self._infra_in_a_row.values()) >= INFRA_LIMIT:
+        if self._bench.nobody:
+            why = self._bench.reasons(mended_by_time=False)
+            if not (why and self._options.attended):
+                return why or "No proposer is left."
+        if self._infra_in_a_row >= INFRA_LIMIT:
             return f"The last {INFRA_LIMIT} attempts failed for reasons outside the kernels: {self._reasons}"
         return ""
 
+    def _next_step(self) -> Step | Stop | None:
+        self._search.rent(self._options.gpu_usd_per_hour * self._elapsed_s() / 3600)
+        if self._turned_away:
+            # a no is remembered, and who is behind it may be back by now
+            self._search.ask_again()
+            self._turned_away = set()
+        return self._search.next_step(self._can)
+
+    def _waits(self) -> bool:
+        """Whether there would be something to do if a provider, or what a person can mend, were back; says so."""
+        by_itself = any(not self._bench.is_out(name) for name in self._turned_away)
+        if not by_itself and not (self._turned_away and self._options.attended):
+            return False
+        reason = self._bench.reasons(mended_by_time=by_itself)
+        if reason:
+            # none where the rest ended this very moment
+            self._hold(reason, by_itself=by_itself)
+        return True
+
+    def _hold(self, reason: str, *, by_itself: bool = False) -> None:
+        """Note that the search waits, and why, or that it goes on."""
+        if reason == self._held:
+            return
+        self._held = reason
+        text = "Going on." if not reason else f"Waiting for a provider. {reason}" if by_itself else \
+            f"Paused until somebody says to go on. {reason}"  # fmt: skip
+        self._store.event(self._session, Kind.PAUSED, {
+            "paused": bool(reason), "reason": reason, "level": "warning" if reason else "info", "text": text,
+        })  # fmt: skip
+
     async def _settled(self) -> None:
-        """Wait until a step ends, a command comes, or a second has passed (limits of time)."""
+        """Wait until a step ends, a command comes, a provider's rest is over, or a second has passed (time limits)."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(1.0):
+            async with asyncio.timeout(max(0.01, min(1.0, self._bench.soonest_s))):
                 await self._wake.wait()
 
     async def _drain(self) -> None:
         """Let what is in flight end, unless a stop is asked for."""
-        while self._running and not self._stop_asked and self._failure is None:
+        while len(self._running) > self._bench.waiting and not self._stop_asked and self._failure is None:
             self._wake.clear()
             self._line.call_next()
             await self._settled()
 
     async def _cancel(self) -> None:
-        """Let paid calls land, then end the rest."""
-        if self._calling:
-            await asyncio.wait(set(self._calling), timeout=LANDING_S)
+        """End everything at once: a call on its way is booked at what was set aside for it."""
         for task in list(self._running):
             task.cancel()
         if self._running:
@@ -178,8 +210,11 @@ class SearchPhase:
         self._wake.set()
 
     def _can(self, step: Step) -> bool:
-        proposer = self._proposers.get(step.proposer)
-        return proposer is not None and proposer.can(self._search.task(step, self._device))
+        proposer = self._bench.available(step.proposer)
+        if proposer is None:
+            self._turned_away.add(step.proposer)
+            return False
+        return proposer.can(self._search.task(step, self._device))
 
     # ---- one step
 
@@ -193,35 +228,36 @@ class SearchPhase:
             proposal = Proposal(source=step.found.source, tunables=step.tunables, family=step.found.family,
                                 idea=f"found in {step.found.origin}")  # fmt: skip
         else:
-            proposal = await self._asked(step)
+            proposal = await self._propose(step, place)
         node = self._fold_proposal(step, proposal, place)
         if node is not None:
             await self._evaluate(node, place)
 
-    async def _asked(self, step: Step) -> Proposal:
-        proposer = self._proposers.get(step.proposer)
+    async def _propose(self, step: Step, place: Place) -> Proposal:
+        proposer = self._bench.available(step.proposer)
         if proposer is None:
-            # it was given up while this step waited for its turn, or by an earlier engine
-            return Proposal(source=None, failure="It is asked no more.", infra=True)
+            # it was put out by another step's fault since, or by an earlier engine
+            return Proposal(source=None, infra=True, this_request=True, failure="It is not asked now.")
         called = asyncio.create_task(proposer.propose(self._search.task(step, self._device)))
-        self._calling.add(called)
         try:
-            # a stop waits for a paid call, so the call is shielded from the step's own cancellation
-            return await asyncio.shield(called)
-        finally:
-            self._calling.discard(called)
+            return await called
+        except asyncio.CancelledError:
+            if called.done() and not called.cancelled() and called.exception() is None:
+                # it came back in the moment of the stop: paid for, so it is kept
+                self._fold_proposal(step, called.result(), place)
+            raise
 
     def _fold_proposal(self, step: Step, proposal: Proposal, place: Place) -> Node | None:
         if proposal.source is None:
             self._line.leave(place)
             # a call that is paid for is never without what became of its step
             with self._store.together():
-                self._pay(step, proposal, None)
+                self._ledger.take(step, proposal, None)
                 self._failed_proposal(step, proposal)
                 self._save_steps()
             return None
         self._line.has_node(place)
-        self._infra_in_a_row["proposal"] = 0
+        self._bench.answered(step.proposer)
         node = Node(
             id=self._next_id, target_id=step.target_id, parent=step.parent, edge=step.edge, proposer=step.proposer,
             source=proposal.source, language=self._device.language, idea=proposal.idea, family=proposal.family,
@@ -230,7 +266,7 @@ class SearchPhase:
         )  # fmt: skip
         # one transaction: a reply that is paid for is never without its node
         with self._store.together():
-            self._pay(step, proposal, node.id)
+            self._ledger.take(step, proposal, node.id)
             self._store.add_node(self._session, node)
             self._save_steps()
         self._next_id += 1
@@ -242,26 +278,19 @@ class SearchPhase:
     def _save_steps(self) -> None:
         self._store.save_steps(self._session, [msgspec.to_builtins(step) for step in self._line.steps])
 
-    def _pay(self, step: Step, proposal: Proposal, node_id: int | None) -> None:
-        if proposal.call is not None:
-            self._store.add_llm_call(
-                self._session, proposal.call, target_id=step.target_id, edge=step.edge, node_id=node_id
-            )
-            self._search.pay(proposal.call.cost_usd or 0.0)
-
     def _failed_proposal(self, step: Step, proposal: Proposal) -> None:
         drop = self._search.drop(step, proposal.failure, infra=proposal.infra)
         self._store.event(self._session, Kind.PROPOSAL_FAILED, {
             "target": step.target_id, "edge": step.edge, "proposer": step.proposer, "reason": proposal.failure,
             "drop": msgspec.to_builtins(drop),
         })  # fmt: skip
-        if proposal.infra:
-            self._infra_in_a_row["proposal"] += 1
-            self._reasons = f"{step.proposer}: {proposal.failure}"
-        if proposal.fatal:
-            self._proposers.pop(step.proposer, None)
-            self._reasons = f"{step.proposer}: {proposal.failure}"
-            self._store.event(self._session, Kind.LOG, {"level": "error", "text": self._reasons})
+        if not proposal.infra:
+            self._bench.answered(step.proposer)
+            return
+        said = self._bench.failed(step.proposer, proposal)
+        if said:
+            level = "error" if proposal.fatal else "warning"
+            self._store.event(self._session, Kind.LOG, {"level": level, "text": said})
 
     async def _evaluate(self, node: Node, place: Place) -> None:
         target = self._targets[node.target_id]
@@ -275,10 +304,10 @@ class SearchPhase:
             self._store.event(self._session, Kind.LOG, {"level": "warning", "text": text})
         await self._line.turn_of(place)
         if evaluation.verdict is Verdict.INFRA:
-            self._infra_in_a_row["evaluation"] += 1
+            self._infra_in_a_row += 1
             self._reasons = evaluation.reason
         else:
-            self._infra_in_a_row["evaluation"] = 0
+            self._infra_in_a_row = 0
         self._line.leave(place)
         self._fold_evaluation(node.id, evaluation)
 

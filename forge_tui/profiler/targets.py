@@ -19,6 +19,7 @@ from forge_tui.models.attributes import variant
 from forge_tui.models.callables import source_of
 from forge_tui.models.load import LoadedModel
 from forge_tui.models.resolve import caller
+from forge_tui.profiler import stats
 from forge_tui.profiler.capturing import Budget, Captured, Capturer
 from forge_tui.profiler.families.siblings import families, unused_names
 from forge_tui.profiler.floor import Floor, floor_of, headroom_ms
@@ -167,11 +168,12 @@ def _finished(loaded: LoadedModel, target: Target, captured: Captured, artifacts
     """The target with graph and captured inputs."""
     folder = artifacts / "captures"
     name = capture.save_by_content(folder, captured.calls)
-    graph, reason = None, ""
+    graph, reason, statistics = None, "", {}
     try:
         from forge_tui.models.trace import trace_graph
 
         tensors = captured.tensors(0, loaded.device)
+        statistics = stats.of_inputs(target.signature, tensors)
         graph = trace_graph(caller(target, loaded, captured.instances[0] or None), target.signature, tensors)
     except ForgeError as error:
         reason = str(error)
@@ -180,7 +182,7 @@ def _finished(loaded: LoadedModel, target: Target, captured: Captured, artifacts
     except BaseException as error:  # noqa: BLE001 - tracing runs the model's code on tensors without values
         reason = f"{type(error).__name__}: {error}"
     return msgspec.structs.replace(target, graph=graph, graph_reason=reason, capture=f"captures/{name}",
-                                   captured_calls=len(captured.calls))  # fmt: skip
+                                   captured_calls=len(captured.calls), statistics=statistics)  # fmt: skip
 
 
 def _names(groups: Sequence[Group]) -> dict[str, str]:

@@ -1,30 +1,41 @@
 """What a model is asked, as deterministic text: the stable part first, so that providers can cache it.
 
-Every section has a hard cap in characters; equal tasks give equal bytes.
+The words are in templates (`book`), the facts are made here. Every section has a hard cap in tokens, a person's own
+templates included; equal tasks give equal bytes.
 """
 
 from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from forge_tui.core.ports import Task
 from forge_tui.core.records import Edge, Node, Record, Verdict
-from forge_tui.proposers import strategies
-from forge_tui.proposers.card import device_sheet, target_card
-from forge_tui.proposers.contract_text import contract_text
-from forge_tui.proposers.words import cap, first_words, microseconds
+from forge_tui.proposers import book, card, device_facts, resources, strategies
+from forge_tui.proposers.tokens import cap, count
+from forge_tui.proposers.words import first_words, microseconds
 
-CAP_SOURCE, CAP_BEST = 16000, 8000
-CAP_LINEAGE, CAP_ERRORS = 1600, 1200
-MAX_ANCESTORS, MAX_SIBLINGS, SIBLING_WORDS, MAX_ERRORS = 6, 5, 25, 3
+#: most tokens of each section, from the most to the least stable
+CAPS = {"system": 4600, "card": 3400, "lineage": 900, "siblings": 500, "kernels": 9000, "task": 900}
+#: a kernel to work on is shown whole, or the reply could not keep its rest; others only where there is room beside it
+CAP_SOURCE, ROOM_FOR_OTHERS = 8000, 2800
+CAP_ERRORS = 500
+MAX_ANCESTORS, MAX_SIBLINGS, SIBLING_WORDS, MAX_ERRORS = 8, 6, 25, 3
 #: drafts that failed before a plain kernel is asked for
 PLAIN_AFTER = 3
+#: lines of a source from which on a reply may be edits of it
+EDITS_FROM, REPAIR_EDITS_FROM = 250, 100
+EXAMPLES = {"cuda": ("example.cu", "example_split.cu"), "cpp": ("example.cpp", "example_split.cpp")}
 #: edges on which an approach was chosen
 WRITTEN = (Edge.DRAFT, Edge.IMPROVE, Edge.REWRITE)
 
 _ERROR = re.compile(r"(?:\((\d+)\)|:(\d+)(?::\d+)?)\s*:\s*(?:fatal |catastrophic )?error\b")
+_WHAT = {
+    Verdict.COMPILE_ERROR: "It does not compile", Verdict.REFUSED: "It breaks the contract",
+    Verdict.REJECTED: "It was rejected", Verdict.CRASHED: "It crashed", Verdict.TIMED_OUT: "It did not end in time",
+}  # fmt: skip
 
 
 class Prompt(Record, frozen=True, kw_only=True):
@@ -58,40 +69,65 @@ class Prompt(Record, frozen=True, kw_only=True):
         ]  # fmt: skip
 
 
-def render(task: Task) -> Prompt:
-    """The prompt for a task."""
-    device = task.device
+def render(task: Task, templates: book.PromptBook | None = None) -> Prompt:
+    """The prompt for a task.
+
+    Raises:
+        ConfigError: a person's own template does not work.
+    """
+    templates = templates or book.packaged()
+    values = facts(task, templates)
+    sections = [_section(templates, name, values) for name in ("lineage", "siblings", "kernels")]
+    sections.append(_section(templates, f"task_{task.edge}", values, "task"))
     return Prompt(
-        system=f"{contract_text(device.language)}\n{device_sheet(device)}",
-        card=target_card(task.target, device, task.nodes),
-        request="\n".join(part for part in (_history(task), _sources(task), _request(task)) if part),
-    )
+        system=_section(templates, "system", values), card=_section(templates, "card", values),
+        request="\n".join(text for text in sections if text),
+    )  # fmt: skip
+
+
+def _section(templates: book.PromptBook, name: str, values: Mapping[str, Any], kind: str = "") -> str:
+    text = templates.render(name, values).strip("\n")
+    return cap(text, CAPS[kind or name]) + "\n" if text else ""
+
+
+def facts(task: Task, templates: book.PromptBook) -> dict[str, Any]:
+    """Everything that templates may use, by name."""
+    device, language = task.device, task.device.language
+    return {
+        "language": language, "fence": "cuda" if language == "cuda" else "cpp", "edge": str(task.edge),
+        "examples": [templates.raw(name) for name in EXAMPLES[language]],
+        "moves": [{"name": s.name, "text": s.text} for s in strategies.CATALOGUE if language in s.languages],
+        **device_facts.values(device), **card.values(task.target, device, task.nodes), **_history(task),
+        "kernels": _kernels(task), **_asked(task),
+    }  # fmt: skip
 
 
 # ---- history
 
 
-def _history(task: Task) -> str:
-    lines = [f"- {_idea(node)} -> {_effect(node)}" for node in reversed(task.lineage[:MAX_ANCESTORS])]
-    if task.best is not None and task.best not in task.lineage:
-        lines.append(f"- elsewhere, the best so far: {_idea(task.best)} -> {_effect(task.best)}")
-    parts = []
-    if lines:
-        parts.append("# What led here, oldest first\n" + "\n".join(lines))
-    here = _places(task)
+def _history(task: Task) -> dict[str, Any]:
+    best, here = task.best, _places(task)
     failures = [
         node for node in task.nodes
         if node.parent in here and node.evaluation is not None and node.edge is not Edge.TUNE
         and not node.evaluation.verdict.right and node != task.failed
     ]  # fmt: skip
-    if failures:
-        told = [f"- {first_words(f'{_idea(n)} -> {_effect(n)}', SIBLING_WORDS)}" for n in failures[-MAX_SIBLINGS:]]
-        parts.append("# Tried from the same place, without success\n" + "\n".join(told))
     siblings = [n for n in task.nodes if n.parent in here and n.edge in WRITTEN and n.family]
-    if siblings and task.edge is not Edge.REPAIR:
-        families = sorted({first_words(n.family, 6) for n in siblings})[:8]
-        parts.append("# Approaches already taken from the same place\n" + "; ".join(families))
-    return "".join(cap(part, CAP_LINEAGE) + "\n" for part in parts)
+    return {
+        "lineage": [_step(node) for node in task.lineage[:MAX_ANCESTORS]],
+        "elsewhere": _step(best) if best is not None and best not in task.lineage else None,
+        "failures": [first_words(f"{_idea(n)} -> {_effect(n)}", SIBLING_WORDS) for n in failures[-MAX_SIBLINGS:]],
+        "families": _families(siblings) if task.edge is not Edge.REPAIR else [],
+        "every_family": _families(task.nodes),
+    }
+
+
+def _families(nodes: Any) -> list[str]:
+    return sorted({cap(first_words(n.family, 6), 24) for n in nodes if n.family})[:8]
+
+
+def _step(node: Node) -> dict[str, str]:
+    return {"idea": _idea(node), "effect": _effect(node)}
 
 
 def _places(task: Task) -> set[int | None]:
@@ -103,8 +139,7 @@ def _places(task: Task) -> set[int | None]:
 
 
 def _idea(node: Node) -> str:
-    text = " ".join((node.idea or node.family or "no description").split())
-    return cap(text, 200)
+    return cap(" ".join((node.idea or node.family or "no description").split()), 50)
 
 
 def _effect(node: Node) -> str:
@@ -115,82 +150,78 @@ def _effect(node: Node) -> str:
         time = f", {microseconds(evaluation.time_us)}" if evaluation.time_us else ""
         return f"{evaluation.speedup:.3f}x{time}"
     reason = " ".join(evaluation.reason.split())
-    return cap(f"{evaluation.verdict.replace('_', ' ')}: {reason}" if reason else str(evaluation.verdict), 200)
+    return cap(f"{evaluation.verdict.replace('_', ' ')}: {reason}" if reason else str(evaluation.verdict), 60)
 
 
 # ---- sources
 
 
-def _sources(task: Task) -> str:
-    language = "cuda" if task.device.language == "cuda" else "cpp"
-    parts = []
+def _kernels(task: Task) -> list[dict[str, Any]]:
+    """The kernel to work on, and one more where the edge wants it or there is room."""
+    if task.edge is Edge.TRANSFER and task.other is not None:
+        return [_kernel("The kernel to carry over", task.other, task)]
     if task.edge is Edge.REPAIR and task.failed is not None:
-        parts.append(_fenced("# The kernel to repair", task.failed, language, CAP_SOURCE))
-    elif task.parent is not None:
-        parts.append(_fenced(f"# The kernel to improve ({_effect(task.parent)})", task.parent, language, CAP_SOURCE))
-        best = task.best
-        if task.edge is Edge.MERGE and task.other is not None:
-            title = f"# The kernel to combine it with ({_effect(task.other)})"
-            parts.append(_fenced(title, task.other, language, CAP_BEST))
-            return "\n".join(parts)
-        if best is not None and best.source != task.parent.source:
-            parts.append(_fenced(f"# The best kernel so far ({_effect(best)})", best, language, CAP_BEST))
-    return "\n".join(parts)
+        return [_kernel("The kernel to repair", task.failed, task, effect=False)]
+    parent = task.parent
+    if parent is None:
+        return []
+    shown = [_kernel("The kernel to improve", parent, task)]
+    room = ROOM_FOR_OTHERS - count(shown[0]["source"])
+    if task.edge is Edge.MERGE and task.other is not None:
+        return [*shown, _kernel("The kernel to combine it with", task.other, task, limit=CAP_SOURCE // 2)]
+    best = task.best
+    if best is not None and best.source != parent.source and count(best.source) <= room:
+        shown.append(_kernel("The best kernel so far", best, task))
+    return shown
 
 
-def _fenced(title: str, node: Node, language: str, limit: int) -> str:
-    setting = f"\nMeasured with {', '.join(f'{k}={v}' for k, v in sorted(node.tunables.items()))}." \
-        if node.tunables else ""  # fmt: skip
-    return f"{title}{setting}\n```{language}\n{cap(node.source.strip(), limit)}\n```\n"
+def _kernel(title: str, node: Node, task: Task, *, effect: bool = True, limit: int = CAP_SOURCE) -> dict[str, Any]:
+    return {
+        "title": title, "effect": _effect(node) if effect else "", "source": cap(node.source.strip(), limit),
+        "setting": ", ".join(f"{k}={v}" for k, v in sorted(node.tunables.items())),
+        "resources": resources.sentences(node, task.target, task.device),
+    }  # fmt: skip
 
 
 # ---- what is asked
 
 
-def _request(task: Task) -> str:
+def base(task: Task) -> str:
+    """The source that edits in a reply are of; empty where there is none."""
     if task.edge is Edge.REPAIR and task.failed is not None:
-        return _repair(task.failed)
-    if task.parent is None:
-        failed = sum(1 for n in task.nodes if n.edge is Edge.DRAFT and n.evaluation and not n.evaluation.verdict.right)
-        right = any(n.evaluation and n.evaluation.verdict.right for n in task.nodes)
-        if failed >= PLAIN_AFTER and not right:
-            return ("# Task\nEarlier drafts failed. Write the simplest kernel that is certainly right: plain loops, "
-                    "no tricks, every index derived from the header's shapes and strides.\n")  # fmt: skip
-        return ("# Task\nWrite a first kernel for this target. Take an approach that differs in mechanism from those "
-                "named above, if any are.\n")  # fmt: skip
-    if task.edge is Edge.MERGE:
-        return ("# Task\nWrite one kernel that combines what makes these two fast: the better one's structure, with "
-                "what the other one does better. If they exclude each other, say so in `hypothesis` and take what you "
-                "expect to be faster.\n")  # fmt: skip
-    if task.edge is Edge.REWRITE:
-        families = sorted({first_words(n.family, 6) for n in task.nodes if n.family})[:8]
-        named = f", none of these: {'; '.join(families)}" if families else ""
-        return (f"# Task\nSmall changes lead no further here. Write the kernel anew by an approach of another kind"
-                f"{named}. Keep only what the history above shows to matter, and name the new approach in "
-                "`family`.\n")  # fmt: skip
-    here = _places(task)
-    tried = tuple(n.family for n in task.nodes if n.parent in here and n.family)
-    strategy = strategies.choose(task.target.bound, task.device.language, task.seed, tried)
-    if strategy is None:
-        return ("# Task\nMake this kernel faster by the change that you expect to matter most. Change one thing in "
-                "mechanism, and keep what works.\n")  # fmt: skip
-    return (f"# Task\nMake this kernel faster by this move: {strategy.name}. {strategy.text} If it cannot apply here, "
-            f"take the next best one and say so. Keep what works. Reply with `family: {strategy.name}` if you "
-            "followed it.\n")  # fmt: skip
+        return task.failed.source
+    if task.edge is Edge.TRANSFER and task.other is not None:
+        return task.other.source
+    return task.parent.source if task.parent is not None else ""
 
 
-def _repair(failed: Node) -> str:
-    evaluation = failed.evaluation
-    assert evaluation is not None, "a repair mends a kernel that was judged"
-    what = {
-        Verdict.COMPILE_ERROR: "It does not compile",
-        Verdict.REFUSED: "It breaks the contract",
-        Verdict.REJECTED: "It was rejected",
-        Verdict.CRASHED: "It crashed",
-        Verdict.TIMED_OUT: "It did not end in time",
-    }.get(evaluation.verdict, "It failed")
-    return (f"# Task\n{what}. Find the cause and reply with the whole corrected source. Keep the approach; change "
-            f"only what is wrong.\n```text\n{cap(errors(failed), CAP_ERRORS)}\n```\n")  # fmt: skip
+def _asked(task: Task) -> dict[str, Any]:
+    strategy = None
+    if task.edge is Edge.IMPROVE:
+        here = _places(task)
+        tried = tuple(n.family for n in task.nodes if n.parent in here and n.family)
+        strategy = strategies.choose(task.target.bound, task.device.language, task.seed, tried)
+    failed = task.failed
+    lines = base(task).count("\n")
+    return {
+        "plain": _wants_plain(task), "strategy": {"name": strategy.name, "text": strategy.text} if strategy else None,
+        "floor_share": _floor_share(task), "origin": _idea(task.other) if task.other is not None else "",
+        "edits": lines >= (REPAIR_EDITS_FROM if task.edge is Edge.REPAIR else EDITS_FROM),
+        "what": _WHAT.get(failed.evaluation.verdict, "It failed") if failed and failed.evaluation else "It failed",
+        "errors": cap(errors(failed), CAP_ERRORS) if failed is not None else "",
+    }  # fmt: skip
+
+
+def _wants_plain(task: Task) -> bool:
+    failed = sum(1 for n in task.nodes if n.edge is Edge.DRAFT and n.evaluation and not n.evaluation.verdict.right)
+    return failed >= PLAIN_AFTER and not any(n.evaluation and n.evaluation.verdict.right for n in task.nodes)
+
+
+def _floor_share(task: Task) -> str:
+    evaluation = task.parent.evaluation if task.parent is not None else None
+    if evaluation is None or not evaluation.time_us or not task.target.floor_us:
+        return ""
+    return f"{min(1.0, task.target.floor_us / evaluation.time_us):.0%}"
 
 
 def errors(failed: Node) -> str:
@@ -210,12 +241,12 @@ def errors(failed: Node) -> str:
             continue
         seen.add(text)
         number = int(match[1] or match[2])
-        shown = f"line {number}: {cap(lines[number - 1].strip(), 160)}\n    " if 0 < number <= len(lines) else ""
-        found.append(f"{shown}error{cap(text, 240)}")
+        shown = f"line {number}: {cap(lines[number - 1].strip(), 60)}\n    " if 0 < number <= len(lines) else ""
+        found.append(f"{shown}error{cap(text, 80)}")
         if len(found) == MAX_ERRORS:
             break
-    reason = cap(" ".join(evaluation.reason.split()), 400)
+    reason = cap(" ".join(evaluation.reason.split()), 120)
     if not found and evaluation.log.strip():
         # no compiler error: the judge's pattern of wrong values, a signal, the sandbox's words
-        found = [cap(evaluation.log.strip(), 700)]
+        found = [cap(evaluation.log.strip(), 250)]
     return "\n".join([reason, *found] if reason else found)

@@ -3,16 +3,6 @@
 from __future__ import annotations
 
 
-def cap(text: str, limit: int) -> str:
-    """The text, cut in the middle where it is too long."""
-    if len(text) <= limit:
-        return text
-    note = "\n... cut ...\n" if "\n" in text else " ... "
-    keep = limit - len(note)
-    head = keep * 2 // 3
-    return text[:head] + note + text[len(text) - (keep - head):]
-
-
 def first_words(text: str, limit: int) -> str:
     """So many words of the text."""
     words = text.split()

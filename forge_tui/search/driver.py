@@ -56,6 +56,7 @@ class Search:
         self._idle: dict[str, int] = {}
         self._wish = ""
         self._paid_usd = self._rent_usd = 0.0
+        self._expected_usd: dict[str, float] = {}
         self._short = 0.0
 
     # ---- deciding
@@ -99,6 +100,15 @@ class Search:
     def rent(self, usd: float) -> None:
         """What the machine has cost since the session began."""
         self._rent_usd = usd
+
+    def expect(self, proposer: str, usd: float) -> None:
+        """A call of this proposer may cost so much at most; the dearest one so far is what its next one is held at."""
+        self._expected_usd[proposer] = max(usd, self._expected_usd.get(proposer, 0.0))
+
+    def ask_again(self) -> None:
+        """Who said no may say yes now: proposers came back."""
+        self._refused.clear()
+        self._idle.clear()
 
     def start_step(self, target_id: str) -> Step:
         """The step under which a person's own kernel begins; not to be waited for by `next_step`."""
@@ -218,6 +228,8 @@ class Search:
         """What a step may cost at most, as far as is known."""
         if step.edge in FREE or step.proposer in (TEMPLATES, PERSON):
             return 0.0
+        if step.proposer in self._expected_usd:
+            return self._expected_usd[step.proposer]
         return self._experience.hold(step.proposer, self.config.holds_usd.get(step.proposer, 0.0))
 
     def _why_broke(self) -> str:

@@ -30,12 +30,13 @@ EVALUATION = (
 CONFIRMATION = ("verdict", "reason", "speedup", "unsanitised", "record")
 LLM_CALL = (
     "model", "prompt", "reply", "prompt_tokens", "cached_tokens", "completion_tokens", "cost_usd", "priced",
-    "latency_s", "error",
+    "latency_s", "error", "state", "attempt", "reserved_usd", "exact", "cache_write_tokens", "reasoning_tokens",
+    "price",
 )  # fmt: skip
 
 
 class LedgerEntry(Record, frozen=True, kw_only=True):
-    """One paid call and what it was for."""
+    """One call and what it was for."""
 
     id: int
     target_id: str
@@ -149,10 +150,12 @@ def to_evaluation(
     return found if confirmation is None else standing(found, load(confirmation, Confirmation))
 
 
-def to_llm_call(row: Sequence[Any]) -> LlmCall:
-    """A call from the columns `LLM_CALL`."""
-    fields = dict(zip(LLM_CALL, row, strict=True))
-    fields["priced"] = bool(fields["priced"])
+def to_llm_call(row: Sequence[Any], columns: Sequence[str] = LLM_CALL) -> LlmCall:
+    """A call from the columns `LLM_CALL`, or from those of them that an older layout has."""
+    fields = dict(zip(columns, row, strict=True))
+    for name in ("priced", "exact"):
+        if name in fields:
+            fields[name] = bool(fields[name])
     return msgspec.convert(fields, LlmCall)
 
 

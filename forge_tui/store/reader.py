@@ -187,15 +187,14 @@ class Reader:
         return f"c.record FROM nodes n {_join()} {more}"
 
     def llm_calls(self, session_id: str) -> list[codec.LedgerEntry]:
-        """The ledger: every paid call, oldest first."""
-        columns = ", ".join(codec.LLM_CALL)
-        rows = self._rows(
-            f"SELECT id, target_id, edge, node_id, at, {columns} FROM llm_calls WHERE session_id = ? ORDER BY id",  # noqa: S608
-            session_id,
-        )
+        """The ledger: every call, those on their way included, oldest first."""
+        there = {row[1] for row in self._rows("PRAGMA table_info(llm_calls)")}
+        columns = [name for name in codec.LLM_CALL if name in there]
+        sql = f"SELECT id, target_id, edge, node_id, at, {', '.join(columns)} FROM llm_calls WHERE session_id = ?"  # noqa: S608
+        rows = self._rows(sql + " ORDER BY id", session_id)
         return [
             codec.LedgerEntry(id=row[0], target_id=row[1], edge=row[2], node_id=row[3], at=row[4],
-                              call=codec.to_llm_call(row[5:]))
+                              call=codec.to_llm_call(row[5:], columns))
             for row in rows
         ]  # fmt: skip
 

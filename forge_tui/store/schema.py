@@ -234,6 +234,17 @@ steps (
 """
 
 
+_LEDGER_6 = """
+state TEXT NOT NULL DEFAULT 'done'
+attempt INTEGER NOT NULL DEFAULT 1
+reserved_usd REAL
+exact INTEGER NOT NULL DEFAULT 1
+cache_write_tokens INTEGER NOT NULL DEFAULT 0
+reasoning_tokens INTEGER NOT NULL DEFAULT 0
+price TEXT NOT NULL DEFAULT ''
+"""
+
+
 def first_layout(db: Any) -> None:
     """Every table of version 1."""
     for table in _TABLES.strip().split("\n\n"):
@@ -268,11 +279,21 @@ def steps(db: Any) -> None:
     db.execute("UPDATE meta SET schema_version = 5, written_by = ?", [__version__])
 
 
+def ledger(db: Any) -> None:
+    """Version 6: calls are written down before they are made, with what they may cost at most."""
+    for column in _LEDGER_6.strip().splitlines():
+        db.execute(f"ALTER TABLE llm_calls ADD COLUMN {column}")
+    # what was written with an error had come to nothing
+    db.execute("UPDATE llm_calls SET state = 'broken', exact = priced WHERE error <> ''")
+    db.execute("UPDATE meta SET schema_version = 6, written_by = ?", [__version__])
+
+
 migrations(name="0001_first_layout")(first_layout)
 migrations(name="0002_whole_call_tree")(whole_call_tree)
 migrations(name="0003_all_clocks")(all_clocks)
 migrations(name="0004_confirmations")(confirmations)
 migrations(name="0005_steps")(steps)
+migrations(name="0006_ledger")(ledger)
 
 
 def migrate(db: Any) -> None:

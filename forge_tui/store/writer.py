@@ -27,7 +27,7 @@ from forge_tui.core.records import (
     SessionState,
     Verdict,
 )
-from forge_tui.store import codec
+from forge_tui.store import codec, ledger
 from forge_tui.store.connection import WriteConnection
 from forge_tui.store.faults import as_store_errors
 from forge_tui.store.lease import LEASE, Lease, started, this_host
@@ -302,17 +302,40 @@ class Store:
     def add_llm_call(
         self, session: str, call: LlmCall, *, target_id: str, edge: Edge | str, node_id: int | None
     ) -> int:  # fmt: skip
-        """One paid call into the ledger; returns its number. `node_id` is the node that comes of it, if any."""
+        """One call that is over into the ledger; returns its number. `node_id` is the node that comes of it, if any."""
         with self._step(session):
-            number = self._connection.insert(
-                "llm_calls", ("session_id", "target_id", "edge", "node_id", "at", *codec.LLM_CALL),
-                (session, target_id, str(edge), node_id, time.time(), *codec.llm_row(call)),
+            number = ledger.add(
+                self._connection, session, call, target_id=target_id, edge=str(edge), node_id=node_id
             )  # fmt: skip
-            self._append(session, Kind.LLM_CALL, {
-                "model": call.model, "cost_usd": codec.number(call.cost_usd),
-                "tokens": call.prompt_tokens + call.completion_tokens,
-            })  # fmt: skip
+            self._say_call(session, call)
         return number
+
+    def open_llm_call(self, session: str, call: LlmCall, *, target_id: str, edge: Edge | str) -> int:
+        """A call that is about to be made, with what it may cost at most; returns its number."""
+        call = msgspec.structs.replace(call, state="open", cost_usd=None, priced=call.reserved_usd is not None)
+        with self._step(session):
+            return ledger.add(self._connection, session, call, target_id=target_id, edge=str(edge), node_id=None)
+
+    def settle_llm_call(self, session: str, number: int, call: LlmCall, node_id: int | None = None) -> None:
+        """What became of an open call; `node_id` is the node that comes of it.
+
+        Raises:
+            StoreError: it is not open.
+        """
+        with self._step(session):
+            ledger.settle(self._connection, session, number, call, node_id)
+            self._say_call(session, call)
+
+    def settle_lost_calls(self, session: str) -> list[LlmCall]:
+        """Settle what an ended engine left open at what was set aside for it."""
+        with self._step(session):
+            return ledger.settle_lost(self._connection, session)
+
+    def _say_call(self, session: str, call: LlmCall) -> None:
+        self._append(session, Kind.LLM_CALL, {
+            "model": call.model, "cost_usd": codec.number(call.cost_usd),
+            "tokens": call.prompt_tokens + call.completion_tokens, "state": call.state,
+        })  # fmt: skip
 
     # ---- deployment and events
 

@@ -127,6 +127,8 @@ class SessionView:
     """The node last read with its source."""
     trouble: str = ""
     paused: bool = False
+    pause_reason: str = ""
+    """What the search waits for, where it paused by itself."""
     isolation: str = ""
     """What keeps compilers and kernels apart from the machine; empty before the engine said so."""
     isolated: bool = True
@@ -236,7 +238,7 @@ class SessionView:
         self.targets, self.offered, self.opened = {}, [], []
         self.events.clear()
         self.events_seen = 0
-        self.paused = False
+        self.paused, self.pause_reason = False, ""
         self.isolation, self.isolated = "", True
         self._orphans = {}
         self._run_began, self._last_state = None, ""
@@ -248,7 +250,7 @@ class SessionView:
         if info == before:
             return Touched.NOTHING
         if info.state != "searching":
-            self.paused = False
+            self.paused, self.pause_reason = False, ""
         touched = Touched.STATUS
         if before is None or before.state != info.state:
             touched |= Touched.RESULT
@@ -299,12 +301,16 @@ class SessionView:
             elif event.kind == Kind.LOG and event.data.get("text") in PAUSE_TEXTS:
                 self.paused = PAUSE_TEXTS[event.data["text"]]
                 touched |= Touched.STATUS
+            elif event.kind == Kind.PAUSED:
+                self.paused = bool(event.data.get("paused"))
+                self.pause_reason = str(event.data.get("reason") or "")
+                touched |= Touched.STATUS
             elif event.kind == Kind.ISOLATION:
                 self.isolation = str(event.data.get("short", ""))
                 self.isolated = bool(event.data.get("isolated"))
                 touched |= Touched.STATUS
             elif event.kind == Kind.STATE:
-                self.paused = False
+                self.paused, self.pause_reason = False, ""
                 self._note_run(event)
                 touched |= Touched.STATUS
         return touched

@@ -31,6 +31,8 @@ def status_pieces(state: SessionView, glyphs: Glyphs, width: int, now: float) ->
     shown = "paused" if state.paused and not gone else info.state
     style = "warning" if gone or state.paused else _STATE_STYLE.get(info.state, "accent")
     add(0, (f"{glyphs.live} {shown}", style))
+    if state.paused and state.pause_reason and not gone:
+        add(1, ("p goes on: ", "warning"), (one_line(state.pause_reason)[: max(20, width // 2)], "warning"))
     if gone:
         add(0, ("engine gone: R resumes", "warning"))
     add(1, (f"{state.evaluations}/{info.options.max_evaluations}", "strong"), (" tried", "muted"))

@@ -57,7 +57,7 @@ def test_the_other_languages_entry_does_not_count() -> None:
     """A CUDA kernel is no answer to a request for C++."""
     reply = parse_reply(f"```\n{CUDA}```", "cpp", "stop")
     assert reply.source is None
-    assert reply.failure == "The reply has no code block with `forge_launch`."
+    assert reply.failure == "The reply is a kernel for CUDA, which is not what was asked for."
 
 
 @pytest.mark.parametrize("reason", ["length", "max_tokens"])

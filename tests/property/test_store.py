@@ -41,7 +41,9 @@ nodes = st.builds(
 )  # fmt: skip
 calls = st.builds(
     LlmCall, model=text, prompt=text, reply=text, prompt_tokens=whole, cached_tokens=whole, completion_tokens=whole,
-    cost_usd=maybe, priced=st.booleans(), latency_s=real, error=text,
+    cost_usd=maybe, priced=st.booleans(), latency_s=real, error=text, attempt=whole, reserved_usd=maybe,
+    state=st.sampled_from(["open", "done", "failed", "broken", "cancelled", "lost"]), exact=st.booleans(),
+    cache_write_tokens=whole, reasoning_tokens=whole, price=text,
 )  # fmt: skip
 decisions = st.builds(
     DeployDecision, target_id=text, node_id=whole, deployed=st.booleans(), why_not=text, alone_speedup=maybe,

@@ -10,9 +10,10 @@ import pytest
 
 from forge_tui.contract import directives, header, lint
 from forge_tui.core.ports import Task
-from forge_tui.core.records import Ceilings, Device, Edge, Evaluation, Node, Scalar, Target, Verdict
-from forge_tui.proposers import card, prompt, strategies
-from forge_tui.proposers.contract_text import EXAMPLE_CPP, EXAMPLE_CUDA, contract_text
+from forge_tui.core.records import Ceilings, Device, Edge, Evaluation, InputStats, Node, Scalar, Target, Verdict
+from forge_tui.core.timings import Ratio, SideTime, Timings
+from forge_tui.proposers import book, prompt, strategies
+from forge_tui.proposers.tokens import count
 from forge_tui.search import simulate
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -29,8 +30,9 @@ def target() -> Target:
     base = simulate.target("RMSNorm", time_us=120.0, floor_us=30.0, share=0.25)
     eps = Scalar(name="eps", value=1e-6, source="attribute", path="eps")
     signature = msgspec.structs.replace(base.signature, scalars=(eps,))
+    seen = {"x": InputStats(low=-3.5, high=4.0, mean=0.01, std=1.0, zeros=0.25)}
     return msgspec.structs.replace(base, signature=signature, source="def forward(self, x):\n    return x * 2\n",
-                                   flops=123, calls=24)  # fmt: skip
+                                   flops=123, calls=24, launches=7.0, statistics=seen)  # fmt: skip
 
 
 def node(node_id: int, edge: Edge = Edge.DRAFT, parent: int | None = None, evaluation: Evaluation | None = None,
@@ -84,6 +86,9 @@ def tasks() -> dict[str, Task]:
         "draft_cuda": task(Edge.DRAFT, device=CUDA),
         "improve_cpp": improve_task(),
         "repair_cpp": task(Edge.REPAIR, (failed,), failed=failed),
+        "rewrite_cuda": msgspec.structs.replace(improve_task(CUDA), edge=Edge.REWRITE),
+        "merge_cpp": msgspec.structs.replace(improve_task(), edge=Edge.MERGE, other=improve_task().best),
+        "transfer_cpp": msgspec.structs.replace(task(Edge.TRANSFER), other=node(9, evaluation=right(2.0))),
     }
 
 
@@ -99,7 +104,7 @@ def test_the_bytes_are_the_golden_ones(name: str, monkeypatch: pytest.MonkeyPatc
 
 def test_the_prefix_is_equal_for_all_calls_of_a_session() -> None:
     """What stands first is the same whatever the edge, so that providers can cache it; the card follows it."""
-    made = [prompt.render(t) for name, t in tasks().items() if name != "draft_cuda"]
+    made = [prompt.render(t) for name, t in tasks().items() if not name.endswith("cuda")]
     assert len({p.system for p in made}) == 1
     assert made[0].text.startswith(made[0].system)
     one, other = (prompt.render(improve_task(seed=s)) for s in (1, 2))
@@ -110,30 +115,67 @@ def test_the_card_has_what_an_author_needs() -> None:
     """Source, shapes, strides, dtype, constants, header, floor, bound and the time to beat are all there."""
     text = prompt.render(improve_task()).card
     for fact in ("def forward(self, x):", "input x: float32, shape [64, 64], strides [64, 1]", "output out0",
+                 "seen: -3.5 to 4, mean 0.01, std 1, 25% zeros", "runs as 7 device kernels",
                  "eps = 1e-06", "#define FORGE_PARAMS", "x_shape_0 = 64", "floor of this device: 30 us, memory-bound",
                  "to beat: 100 us", "original: 120 us", "24 calls", "25.0%", "Tolerance"):  # fmt: skip
         assert fact in text, fact
     assert "forge::detail" not in text
-    assert len(text) < 6000
+    assert count(text) < 1500
+
+
+def test_baselines_come_from_the_oldest_timing() -> None:
+    """Eager and compiled times stand in the card, the better one is to be beaten, and later noise changes nothing."""
+    sides = tuple(SideTime(name=name, us=us) for name, us in (("candidate", 50.0), ("eager", 110.0), ("compile", 80.0)))
+    ratio = Ratio(speedup=2.0, low=1.9, high=2.1)
+    timings = Timings(decides="wall", sides=sides, vs_eager=ratio, vs_best=ratio, best="compile")
+    first = node(0, evaluation=msgspec.structs.replace(right(1.2), timings=timings))
+    later = node(1, evaluation=msgspec.structs.replace(right(1.3), timings=msgspec.structs.replace(
+        timings, sides=(SideTime(name="eager", us=111.0),))))  # fmt: skip
+    text = prompt.render(task(Edge.IMPROVE, (first,), first)).card
+    assert "- the original: 110 us, timed" in text
+    assert "- the original under torch.compile: 80 us, timed" in text
+    assert "to beat: 80 us" in text
+    assert prompt.render(task(Edge.IMPROVE, (first, later), later)).card == text
 
 
 def test_the_device_sheet_says_what_was_measured() -> None:
     """Measured rates, not a data sheet's."""
-    sheet = card.device_sheet(CUDA)
-    for fact in ("Some GPU, sm_90a", "132 SMs", "232448", "50.0 MiB", "4245 GB/s", "bfloat16 730, float32 51.5"):
+    sheet = prompt.render(task(Edge.DRAFT, device=CUDA)).system.split("# Device")[1]
+    for fact in ("Some GPU, sm_90a", "132 SMs", "65536 registers", "49152 bytes static, 232448", "50.0 MiB",
+                 "4245 GB/s", "bfloat16 730, float32 51.5", "wgmma", "memcpy_async_tx", "cluster=n"):  # fmt: skip
         assert fact in sheet, fact
 
 
+@pytest.mark.parametrize(("arch", "has", "lacks"), [
+    ("sm_80", ["__pipeline_memcpy_async", "bfloat16, TF32"], ["cluster=n", "wgmma", "FP8"]),
+    ("sm_89", ["FP8", "1536 threads"], ["cluster=n", "wgmma"]),
+    ("sm_75", ["mma.h"], ["__pipeline_memcpy_async", "bfloat16, TF32"]),
+    ("sm_100a", ["tcgen05", "cluster=n"], ["`wgmma.mma_async`"]),
+    ("sm_120a", ["FP8"], ["cluster=n", "tcgen05"]),
+    ("x86_64-avx512-0123", ["AVX-512: 16 floats"], ["AMX", "AVX2"]),
+    ("x86_64-amx-0123", ["AVX-512: 16 floats", "leave them alone"], ["AVX2"]),
+    ("x86_64-avx2-0123", ["AVX2 with FMA: 8 floats"], ["AVX-512"]),
+    ("aarch64-asimd-0123", ["NEON: 4 floats"], ["AVX"]),
+    ("some-cpu", [], ["AVX", "NEON"]),
+])  # fmt: skip
+def test_what_an_architecture_has_is_said_of_it_alone(arch: str, has: list[str], lacks: list[str]) -> None:
+    """Each facility is named where it is, and nowhere else."""
+    device = msgspec.structs.replace(CUDA if arch.startswith("sm_") else CPU, arch=arch)
+    sheet = prompt.render(task(Edge.DRAFT, device=device)).system.split("# Device")[1]
+    assert [fact for fact in has if fact not in sheet] == []
+    assert [fact for fact in lacks if fact in sheet] == []
+
+
 def test_history_is_short() -> None:
-    """One line per ancestor with its effect, at most five failures of 25 words, the best one named."""
+    """One line per ancestor with its effect, newest first, at most six failures of 25 words, the best one named."""
     text = prompt.render(improve_task()).request
-    assert "- idea 0 -> 1.100x, 90.91 us\n- idea 1 -> 1.300x, 76.92 us" in text
+    assert "- idea 1 -> 1.300x, 76.92 us\n- idea 0 -> 1.100x, 90.91 us" in text
     assert "best so far: idea 2 -> 1.600x" in text
     failures = [line for line in text.splitlines() if "compile error: reason" in line]
-    assert len(failures) == 5
+    assert len(failures) == 6
     assert all(len(line.split()) <= 27 for line in failures)
     assert "reason 6" in text
-    assert "reason 1 " not in text
+    assert "reason 0 " not in text
     assert "Measured with ROWS=8." in text
 
 
@@ -192,11 +234,13 @@ def test_every_section_is_capped() -> None:
         request, nodes=bloated, parent=bloated[1], best=msgspec.structs.replace(bloated[2], source=huge * 1999),
         lineage=(bloated[1], bloated[0]) * 50, target=msgspec.structs.replace(request.target, source=huge * 900),
     )  # fmt: skip
-    assert len(prompt.render(big).text) < 50_000
-    repair = msgspec.structs.replace(big, edge=Edge.REPAIR, failed=bloated[4])
-    made = prompt.render(repair)
-    assert len(made.text) < 50_000
-    assert len(made.request.split("# Task")[1]) < prompt.CAP_ERRORS + 300
+    most = sum(prompt.CAPS.values())
+    made = prompt.render(big)
+    assert count(made.card) <= prompt.CAPS["card"] + 1
+    assert count(made.text) <= most
+    repair = prompt.render(msgspec.structs.replace(big, edge=Edge.REPAIR, failed=bloated[4]))
+    assert count(repair.text) <= most
+    assert count(repair.request.split("# Task")[1]) < prompt.CAP_ERRORS + 120
 
 
 def test_drafts_that_keep_failing_ask_for_a_plain_kernel() -> None:
@@ -241,14 +285,17 @@ def test_cache_marks_stand_on_the_stable_parts() -> None:
     assert plain[1]["content"] == "\n".join(block["text"] for block in user["content"])
 
 
-@pytest.mark.parametrize(("source", "language"), [(EXAMPLE_CUDA, "cuda"), (EXAMPLE_CPP, "cpp")])
-def test_the_examples_keep_the_contract(source: str, language: str) -> None:
+@pytest.mark.parametrize("language", ["cuda", "cpp"])
+def test_the_examples_keep_the_contract(language: str) -> None:
     """What a model is shown would be accepted."""
-    lint.check(source, language)
-    read = directives.parse(source)
-    assert len(read.tunes) == 1
-    assert len(read.launches) == (1 if language == "cuda" else 0)
-    assert source in contract_text(language)
+    system = prompt.render(task(Edge.DRAFT, device=CUDA if language == "cuda" else CPU)).system
+    for name in prompt.EXAMPLES[language]:
+        source = book.packaged().raw(name)
+        lint.check(source, language)
+        read = directives.parse(source)
+        assert read.tunes
+        assert bool(read.launches) == (language == "cuda")
+        assert source in system
 
 
 def test_odd_numbers_do_not_break_a_prompt() -> None:
@@ -258,3 +305,18 @@ def test_odd_numbers_do_not_break_a_prompt() -> None:
     text = prompt.render(task(Edge.IMPROVE, (odd, nan), nan)).request
     assert "idea 0 -> inconclusive" in text
     assert "idea 1 -> slower" in text
+
+
+@pytest.mark.parametrize(("lines", "edge", "offered"), [
+    (249, Edge.IMPROVE, False), (251, Edge.IMPROVE, True), (99, Edge.REPAIR, False), (101, Edge.REPAIR, True),
+    (400, Edge.REWRITE, False), (400, Edge.MERGE, False),
+])  # fmt: skip
+def test_edits_are_offered_for_long_sources(lines: int, edge: Edge, offered: bool) -> None:
+    """An improvement of 250 lines and a repair of 100 may be answered by edits; new kernels are written whole."""
+    long = node(1, source="int a;\n" * lines, evaluation=broken(reason="no") if edge is Edge.REPAIR else right(1.5))
+    made = task(edge, (long,), parent=None if edge is Edge.REPAIR else long, failed=long, best=long)
+    made = msgspec.structs.replace(made, other=node(2, evaluation=right(1.2), source="// other\n" + KERNEL))
+    asked = prompt.render(made).request
+    assert ("SEARCH and REPLACE edits" in asked) == offered
+    assert prompt.base(made) == long.source
+    assert asked.count("int a;") >= lines, "what is edited is shown whole"

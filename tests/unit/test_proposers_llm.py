@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import json
+import re
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+import time
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 import pytest_asyncio
-from aiohttp import web
+from fault_server import KERNEL, REPLY, FaultServer, Play, always, in_turn, serving
 
 from forge_tui.core.errors import UsageError
 from forge_tui.core.ports import Task
-from forge_tui.core.records import Edge, ModelSpec, Proposal, RunOptions
+from forge_tui.core.records import Edge, LlmCall, ModelSpec, Proposal, RunOptions
 from forge_tui.proposers import faults, llm, pricing, registry
+from forge_tui.proposers.streaming import Patience
 from forge_tui.search import simulate
 
-KERNEL = '#include "forge_target.h"\nextern "C" int forge_launch(FORGE_PARAMS) {\n    return 0;\n}\n'
-REPLY = f"family: one pass\nhypothesis: reads once\n```cpp\n{KERNEL}```\n"
 OPENAI, ANTHROPIC = "openai/gpt-4o", "anthropic/claude-sonnet-4-5"
 KEY = "sk-test-0123456789abcdef"
-
-Answer = Callable[[web.Request, dict[str, Any]], Any]
 
 
 @pytest.fixture(scope="module")
@@ -40,79 +38,11 @@ def keys(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
 
 
-class Server:
-    """Both wire formats, with the answers of a script; the last one repeats."""
-
-    def __init__(self) -> None:
-        self.script: list[Answer] = []
-        self.requests: list[dict[str, Any]] = []
-        self.base = ""
-        self.asked = asyncio.Event()
-
-    async def handle(self, request: web.Request) -> web.StreamResponse:
-        """Answer one request."""
-        body = await request.json()
-        self.requests.append({"path": request.path, "body": body, "headers": dict(request.headers)})
-        self.asked.set()
-        answer = self.script[min(len(self.requests), len(self.script)) - 1]
-        made = answer(request, body)
-        return await made if asyncio.iscoroutine(made) else made
-
-
 @pytest_asyncio.fixture(loop_scope="module")
-async def server() -> AsyncIterator[Server]:
+async def server() -> AsyncIterator[FaultServer]:
     """A running server."""
-    made = Server()
-    app = web.Application()
-    app.router.add_post("/{tail:.*}", made.handle)
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    port = runner.addresses[0][1]
-    made.base = f"http://127.0.0.1:{port}"
-    yield made
-    await runner.cleanup()
-
-
-def openai_ok(text: str | None = REPLY, finish: str = "stop", usage: bool = True, cached: int = 0) -> Answer:
-    """A chat completion."""
-    body: dict[str, Any] = {
-        "id": "1", "object": "chat.completion", "created": 1, "model": "gpt-4o-2024-08-06",
-        "choices": [{"index": 0, "finish_reason": finish, "message": {"role": "assistant", "content": text}}],
-    }  # fmt: skip
-    if usage:
-        body["usage"] = {"prompt_tokens": 1000, "completion_tokens": 200, "total_tokens": 1200,
-                         "prompt_tokens_details": {"cached_tokens": cached}}  # fmt: skip
-    return lambda request, asked: web.json_response(body)
-
-
-def anthropic_ok(text: str = REPLY, stop: str = "end_turn") -> Answer:
-    """A message."""
-    content = [{"type": "text", "text": text}] if text else []
-    return lambda request, asked: web.json_response({
-        "id": "1", "type": "message", "role": "assistant", "model": "claude-sonnet-4-5", "content": content,
-        "stop_reason": stop, "stop_sequence": None,
-        "usage": {"input_tokens": 300, "cache_read_input_tokens": 600, "cache_creation_input_tokens": 100,
-                  "output_tokens": 50},
-    })  # fmt: skip
-
-
-def status(code: int, message: str = "no", headers: dict[str, str] | None = None) -> Answer:
-    """An error in a form that both formats read."""
-    body = {"type": "error", "error": {"type": "x", "message": message, "code": None}}
-    return lambda request, asked: web.json_response(body, status=code, headers=headers)
-
-
-def raw(text: str, content_type: str = "application/json") -> Answer:
-    """A body that is not what it should be."""
-    return lambda request, asked: web.Response(text=text, content_type=content_type)
-
-
-async def slow(request: web.Request, asked: dict[str, Any]) -> web.Response:
-    """An answer that comes too late."""
-    await asyncio.sleep(30)
-    return web.Response(text="late")
+    async with serving() as made:
+        yield made
 
 
 def a_task(edge: Edge = Edge.DRAFT, seed: int = 1) -> Task:
@@ -121,38 +51,83 @@ def a_task(edge: Edge = Edge.DRAFT, seed: int = 1) -> Task:
                 lineage=(), nodes=(), seed=seed)  # fmt: skip
 
 
+class Ledger:
+    """Books that refuse beyond a limit, and know what is open."""
+
+    def __init__(self, limit_usd: float = 1e9) -> None:
+        self.limit_usd = limit_usd
+        self.calls: dict[int, LlmCall] = {}
+
+    def open(self, task: Task, call: LlmCall) -> int | None:
+        """A number, unless it is too dear."""
+        assert call.state == "open"
+        if sum(c.cost_usd or 0.0 for c in self.calls.values()) + (call.reserved_usd or 0.0) > self.limit_usd:
+            return None
+        self.calls[len(self.calls) + 1] = call
+        return len(self.calls)
+
+    def settle(self, number: int, call: LlmCall) -> None:
+        """Once."""
+        assert self.calls[number].state == "open"
+        self.calls[number] = call
+
+    @property
+    def states(self) -> list[str]:
+        """In the order of the calls."""
+        return [call.state for call in self.calls.values()]
+
+
 class Asked:
     """A proposer with a clock of its own."""
 
-    def __init__(self, server: Server, model: str, **options: Any) -> None:
-        base = server.base if model.startswith("anthropic/") else f"{server.base}/v1"
+    def __init__(self, server: FaultServer, model: str, *, stream: bool = True, **options: Any) -> None:
         self.waits: list[float] = []
-        self.proposer = llm.LlmProposer(model, api_base=base, sleep=self._sleep, **options)
+        self.ledger = Ledger()
+        self.proposer = llm.LlmProposer(model, api_base=server.base_for(model), sleep=self._sleep, **options)
+        self.proposer.keep_books(self.ledger)
+        self.proposer._stream = stream
 
     async def _sleep(self, seconds: float) -> None:
         self.waits.append(seconds)
 
     async def __call__(self, seed: int = 1) -> Proposal:
-        """Ask once."""
-        return await self.proposer.propose(a_task(seed=seed))
+        """Ask once, and settle the last call as the engine does."""
+        proposal = await self.proposer.propose(a_task(seed=seed))
+        if proposal.booked:
+            assert proposal.call is not None
+            self.ledger.settle(proposal.booked, proposal.call)
+        assert "open" not in self.ledger.states
+        return proposal
+
+
+QUICK = Patience(first_s=0.25, reasoning_first_s=0.25, stall_s=0.25)
+BOTH = pytest.mark.parametrize("model", [OPENAI, ANTHROPIC])
+WAYS = pytest.mark.parametrize(("model", "stream"), [(OPENAI, True), (OPENAI, False), (ANTHROPIC, True),
+                                                     (ANTHROPIC, False)])  # fmt: skip
 
 
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.usefixtures("litellm")
+# a warning of the library's own, about pydantic
+@pytest.mark.filterwarnings("ignore:Accessing the")
 class TestCalls:
     """One call and what comes of it."""
 
-    async def test_a_good_reply_becomes_a_source_with_its_price(self, server: Server) -> None:
-        """Source, idea and family are read; prompt, reply, tokens, cached tokens and cost are written down."""
-        server.script = [openai_ok(cached=600)]
-        proposal = await Asked(server, OPENAI)()
+    @pytest.mark.parametrize("stream", [True, False])
+    async def test_a_good_reply_becomes_a_source_with_its_price(self, server: FaultServer, stream: bool) -> None:
+        """Source, idea and family are read; prompt, reply, all kinds of tokens and cost are written down."""
+        server.script = always(Play(uncached=400, cached=600, output=200, reasoning=30))
+        asked = Asked(server, OPENAI, stream=stream)
+        proposal = await asked()
         assert (proposal.source, proposal.family, proposal.idea) == (KERNEL, "one pass", "reads once")
-        call = proposal.call
-        assert call is not None
-        assert (call.prompt_tokens, call.cached_tokens, call.completion_tokens) == (1000, 600, 200)
+        (call,) = asked.ledger.calls.values()
+        assert call == proposal.call
+        assert (call.prompt_tokens, call.cached_tokens, call.completion_tokens, call.reasoning_tokens) == (
+            1000, 600, 200, 30)  # fmt: skip
         # 400 x 2.5 + 600 x 1.25 + 200 x 10 dollars per million
         assert call.cost_usd == pytest.approx(0.00375)
-        assert call.priced
+        assert (call.priced, call.exact, call.state, call.attempt) == (True, True, "done", 1)
+        assert call.price.startswith("$2.5 in, $10 out, $1.25 cached, $2.5 cache writes a million tokens (litellm 1.")
         assert call.reply == REPLY
         assert "# Contract (CPU" in call.prompt
         assert len(server.requests) == 1
@@ -161,194 +136,287 @@ class TestCalls:
         assert body["max_tokens"] == 8192
         assert "temperature" not in body
         assert isinstance(body["messages"][0]["content"], str)
+        assert bool(body.get("stream")) is stream
+        assert (body.get("stream_options") == {"include_usage": True}) is stream
 
-    async def test_anthropics_format_has_cache_marks_and_cached_prices(self, server: Server) -> None:
+    @pytest.mark.parametrize("stream", [True, False])
+    async def test_anthropics_format_has_cache_marks_and_cached_prices(
+        self, server: FaultServer, stream: bool
+    ) -> None:
         """The stable parts are marked, and cache reads and writes are priced as such."""
-        server.script = [anthropic_ok()]
-        proposal = await Asked(server, ANTHROPIC)()
+        server.script = always(Play(uncached=300, cached=600, written=100, output=50))
+        proposal = await Asked(server, ANTHROPIC, stream=stream)()
         assert proposal.source == KERNEL
-        assert proposal.call is not None
+        call = proposal.call
+        assert call is not None
         # 300 x 3 + 600 x 0.3 + 100 x 3.75 + 50 x 15 dollars per million
-        assert proposal.call.cost_usd == pytest.approx(0.002205)
-        assert (proposal.call.prompt_tokens, proposal.call.cached_tokens) == (1000, 600)
+        assert call.cost_usd == pytest.approx(0.002205)
+        assert (call.prompt_tokens, call.cached_tokens, call.cache_write_tokens) == (1000, 600, 100)
         body = server.requests[0]["body"]
         assert body["system"][0]["cache_control"] == {"type": "ephemeral"}
         assert body["messages"][0]["content"][0]["cache_control"] == {"type": "ephemeral"}
         assert body["max_tokens"] == 8192
 
-    async def test_an_unknown_price_is_said_and_never_zero(self, server: Server) -> None:
-        """A model that is in no table, and a reply that does not count its tokens, have no cost."""
-        server.script = [openai_ok(), openai_ok(usage=False)]
-        for model in ("openai/my-own-model", OPENAI):
-            proposal = await Asked(server, model)()
-            assert proposal.source == KERNEL
-            assert proposal.call is not None
-            assert (proposal.call.cost_usd, proposal.call.priced) == (None, False)
+    async def test_what_is_set_aside_covers_the_dearest_call(self, server: FaultServer) -> None:
+        """Every byte a token, all of them written to the cache, and the longest reply."""
+        server.script = always(Play())
+        proposal = await Asked(server, ANTHROPIC)()
+        call = proposal.call
+        assert call is not None
+        assert call.reserved_usd == pytest.approx(
+            (len(call.prompt.encode()) + 63) * 3.75e-6 + 8192 * 15e-6, rel=1e-3)  # fmt: skip
+        counted = await Asked(server, OPENAI)()
+        assert counted.call is not None
+        # where the encoding is known its count is taken: about a fourth
+        assert 8192 * 10e-6 < (counted.call.reserved_usd or 0) < 8192 * 10e-6 + len(call.prompt) / 2.5 * 2.5e-6
 
-    async def test_a_reply_without_a_kernel_is_an_attempt_that_was_paid(self, server: Server) -> None:
+    async def test_an_unknown_price_is_said_and_never_zero(self, server: FaultServer) -> None:
+        """A model that is in no table has no cost, until a person gives its price."""
+        server.script = always(Play(uncached=1000, cached=500, output=100))
+        call = (await Asked(server, "openai/my-own-model")()).call
+        assert call is not None
+        assert (call.cost_usd, call.priced, call.reserved_usd, call.prompt_tokens) == (None, False, None, 1500)
+        given = (await Asked(server, "openai/my-own-model", price=(2.0, 10.0, 0.2))()).call
+        assert given is not None
+        assert given.cost_usd == pytest.approx((1000 * 2 + 500 * 0.2 + 100 * 10) / 1e6)
+        assert given.price.endswith("(given by --price)")
+
+    @pytest.mark.parametrize("stream", [True, False])
+    async def test_a_reply_that_counts_nothing_costs_what_was_set_aside(
+        self, server: FaultServer, stream: bool
+    ) -> None:
+        """A price without a count of tokens is an upper bound, and marked as one."""
+        server.script = always(Play(usage=False))
+        proposal = await Asked(server, OPENAI, stream=stream)()
+        assert proposal.source == KERNEL
+        assert proposal.call is not None
+        assert (proposal.call.cost_usd, proposal.call.exact) == (proposal.call.reserved_usd, False)
+
+    async def test_a_reply_without_a_kernel_is_an_attempt_that_was_paid(self, server: FaultServer) -> None:
         """Talk, and a reply that hit its limit, are no faults of the provider."""
-        server.script = [openai_ok("I cannot."), openai_ok(REPLY, finish="length")]
+        server.script = in_turn(Play(text="I cannot."), Play(finish="length"))
         asked = Asked(server, OPENAI)
         talk, cut = await asked(), await asked()
+        assert len(server.requests) == 3
         assert (talk.source, talk.infra, talk.failure) == (None, False, "The reply has no code block.")
         assert (cut.source, cut.infra, cut.failure) == (None, False, "truncated")
         assert talk.call is not None
         assert talk.call.priced
         assert talk.call.reply == "I cannot."
-        assert cut.call is not None
+        assert asked.ledger.states == ["done", "done", "done"]
 
-    @pytest.mark.parametrize(("model", "answer"), [(OPENAI, openai_ok("")), (OPENAI, openai_ok(None)),
-                                                   (ANTHROPIC, anthropic_ok(""))])  # fmt: skip
-    async def test_an_empty_reply_is_a_paid_fault(self, server: Server, model: str, answer: Answer) -> None:
+    @WAYS
+    async def test_an_empty_reply_is_a_paid_fault(self, server: FaultServer, model: str, stream: bool) -> None:
         """No text is the provider's fault; it is asked once, and what it cost is written down."""
-        server.script = [answer]
-        proposal = await Asked(server, model)()
+        server.script = always(Play("empty"))
+        proposal = await Asked(server, model, stream=stream)()
         assert (proposal.infra, proposal.fatal) == (True, False)
         assert "empty reply" in proposal.failure
         assert len(server.requests) == 1
-        assert proposal.call is not None
-        assert proposal.call.cost_usd
-        assert proposal.call.error == proposal.failure
+        call = proposal.call
+        assert call is not None
+        assert (call.state, call.exact, call.completion_tokens) == ("broken", True, 50)
+        assert call.cost_usd
+        assert call.error == proposal.failure
 
-    @pytest.mark.parametrize(("model", "good"), [(OPENAI, openai_ok()), (ANTHROPIC, anthropic_ok())])
-    @pytest.mark.parametrize("first", [
-        status(500), status(503), status(529, "overloaded"), status(408), raw("{not json"),
-        raw("<html>hello</html>", "text/html"),
-    ])  # fmt: skip
+    @WAYS
+    @pytest.mark.parametrize("kind", ["500", "503", "529", "408", "429", "malformed", "html", "drop", "reset", "cut"])
     async def test_passing_faults_are_tried_again(
-        self, server: Server, model: str, good: Answer, first: Answer
+        self, server: FaultServer, model: str, stream: bool, kind: str
     ) -> None:
-        """Overload, server errors and broken bodies: one more request each, by us alone."""
-        server.script = [first, good]
-        asked = Asked(server, model)
+        """Overload, server errors, broken connections and bodies: one more request each, by us alone, all booked."""
+        server.script = in_turn(Play(kind), Play())
+        asked = Asked(server, model, stream=stream)
         proposal = await asked()
         assert proposal.source == KERNEL
         assert len(server.requests) == 2
         assert len(asked.waits) == 1
         assert 0.5 <= asked.waits[0] <= 1.5
+        first, second = asked.ledger.calls.values()
+        assert (second.state, second.attempt, second.exact) == ("done", 2, True)
+        assert first.error
+        if kind in ("503", "529", "429"):
+            assert (first.state, first.cost_usd) == ("failed", 0.0)
+        else:
+            assert (first.state, first.cost_usd, first.exact) == ("broken", first.reserved_usd, False)
+            assert first.reserved_usd
 
-    async def test_no_choices_is_tried_again(self, server: Server) -> None:
+    @pytest.mark.parametrize("stream", [True, False])
+    async def test_no_choices_is_tried_again(self, server: FaultServer, stream: bool) -> None:
         """A reply without choices, which is a bare IndexError in the library, is a broken body."""
-        server.script = [raw(json.dumps({"id": "1", "object": "chat.completion", "created": 1, "model": "gpt-4o",
-                                         "choices": []})), openai_ok()]  # fmt: skip
-        assert (await Asked(server, OPENAI)()).source == KERNEL
+        server.script = in_turn(Play("no-choices", usage=False), Play())
+        assert (await Asked(server, OPENAI, stream=stream)()).source == KERNEL
         assert len(server.requests) == 2
 
-    @pytest.mark.parametrize(("model", "good"), [(OPENAI, openai_ok()), (ANTHROPIC, anthropic_ok())])
-    async def test_retry_after_is_honoured(self, server: Server, model: str, good: Answer) -> None:
+    @BOTH
+    async def test_retry_after_is_honoured(self, server: FaultServer, model: str) -> None:
         """The provider's own number of seconds is waited, with a little jitter on top."""
-        server.script = [status(429, headers={"Retry-After": "7"}), good]
+        server.script = in_turn(Play("429-after", retry_after="7"), Play())
         asked = Asked(server, model)
         assert (await asked()).source == KERNEL
         assert len(server.requests) == 2
         assert 7.0 < asked.waits[0] <= 8.0
 
-    async def test_retries_end(self, server: Server) -> None:
+    async def test_retries_end(self, server: FaultServer) -> None:
         """After five tries the fault is the provider's; waits double, with a jitter that is the seed's."""
-        server.script = [status(429)]
+        server.script = always(Play("429"))
         one, again, other = Asked(server, OPENAI), Asked(server, OPENAI), Asked(server, OPENAI)
         proposal = await one()
         assert len(server.requests) == llm.MAX_TRIES
         assert (proposal.infra, proposal.fatal, proposal.source) == (True, False, None)
         assert "rate limited (429)" in proposal.failure
-        assert proposal.call is None
+        assert one.ledger.states == ["failed"] * llm.MAX_TRIES
+        assert [call.attempt for call in one.ledger.calls.values()] == [1, 2, 3, 4, 5]
         assert all(0.5 * 2**i <= wait <= 1.5 * 2**i for i, wait in enumerate(one.waits))
         await again()
         await other(seed=2)
         assert again.waits == one.waits != other.waits
 
-    async def test_a_wait_beyond_the_limit_is_not_begun(self, server: Server) -> None:
-        """A provider that wants an hour is given up at once."""
-        server.script = [status(429, headers={"Retry-After": "3600"})]
+    async def test_a_wait_beyond_the_limit_is_not_begun(self, server: FaultServer) -> None:
+        """A provider that wants an hour is given up at once, with its hour."""
+        server.script = always(Play("429-after", retry_after="3600"))
         asked = Asked(server, OPENAI)
         proposal = await asked()
         assert (len(server.requests), asked.waits, proposal.infra) == (1, [], True)
         assert "3600 s" in proposal.failure
+        assert proposal.retry_after_s == 3600
 
-    @pytest.mark.parametrize("model", [OPENAI, ANTHROPIC])
-    @pytest.mark.parametrize("code", [400, 401, 403, 404])
-    async def test_faults_that_stay_are_not_tried_again(self, server: Server, model: str, code: int) -> None:
-        """A wrong key, model or request ends the proposer after one request, with a sentence."""
-        server.script = [status(code, f"bad thing with key {KEY} and Bearer {KEY}")]
+    async def test_the_budget_ends_the_tries(self, server: FaultServer) -> None:
+        """A try that the books refuse is not made."""
+        server.script = always(Play("500"))
+        asked = Asked(server, OPENAI)
+        asked.ledger.limit_usd = 0.25
+        proposal = await asked()
+        assert (proposal.infra, proposal.call) == (True, None)
+        assert proposal.failure == f"The budget does not allow another call of {OPENAI}."
+        assert len(server.requests) == len(asked.ledger.calls) == 2
+        assert sum(c.cost_usd or 0 for c in asked.ledger.calls.values()) <= 0.25
+
+    @BOTH
+    @pytest.mark.parametrize("kind", ["400", "401", "403", "404", "quota", "credit"])
+    async def test_faults_that_stay_are_not_tried_again(self, server: FaultServer, model: str, kind: str) -> None:
+        """A wrong key, model or request, an empty account: one request, a sentence without the key, until revived."""
+        server.script = in_turn(Play(kind, message="bad thing with key {key}"), Play())
         asked = Asked(server, model)
         proposal = await asked()
-        assert (proposal.infra, proposal.fatal, proposal.call) == (True, True, None)
-        assert str(code) in proposal.failure
+        assert (proposal.infra, proposal.fatal) == (True, True)
+        said = "no credit left" if kind in ("quota", "credit") else kind
+        assert said in proposal.failure
         assert model in proposal.failure
         assert KEY not in proposal.failure
         assert len(server.requests) == 1
+        (call,) = asked.ledger.calls.values()
+        assert (call.state, call.cost_usd) == ("failed", 0.0)
+        assert KEY not in call.error
         assert not asked.proposer.can(a_task())
+        asked.proposer.revive()
+        assert asked.proposer.can(a_task())
+        assert (await asked()).source == KERNEL
 
-    async def test_no_credit_is_fatal_though_it_comes_as_a_rate_limit(self, server: Server) -> None:
-        """Waiting does not fill an account."""
-        server.script = [status(429, "You exceeded your current quota, please check your plan and billing details")]
-        proposal = await Asked(server, OPENAI)()
-        assert proposal.fatal
-        assert "no credit left" in proposal.failure
+    @BOTH
+    @pytest.mark.parametrize(("kind", "said"), [("context", "too long"), ("filter", "refused the prompt"),
+                                                ("finish-filter", "filter took the reply")])  # fmt: skip
+    async def test_a_prompt_that_is_not_taken_is_not_sent_again(
+        self, server: FaultServer, model: str, kind: str, said: str
+    ) -> None:
+        """Too long, or filtered: the model is well, and this prompt is not asked of it again."""
+        server.script = always(Play(kind))
+        asked = Asked(server, model)
+        proposal = await asked()
+        assert (proposal.infra, proposal.fatal, proposal.this_request) == (True, False, True)
+        assert said in proposal.failure
         assert len(server.requests) == 1
+        assert not asked.proposer.can(a_task())
+        assert asked.proposer.can(a_task(Edge.IMPROVE))
+        (call,) = asked.ledger.calls.values()
+        assert (call.state, call.exact) == (("broken", True) if kind == "finish-filter" else ("failed", True))
 
-    async def test_a_prompt_that_is_too_long_is_not_fatal(self, server: Server) -> None:
-        """Another prompt may fit."""
-        server.script = [status(400, "This model's maximum context length is 10 tokens")]
-        proposal = await Asked(server, OPENAI)()
-        assert (proposal.infra, proposal.fatal) == (True, False)
-        assert "too long" in proposal.failure
+    @BOTH
+    async def test_a_server_that_does_not_stream_is_asked_plainly(self, server: FaultServer, model: str) -> None:
+        """One that refuses to stream with a count is asked for the whole reply, now and later."""
+        server.script = lambda number, body: Play("no-stream" if body.get("stream") else "ok")
+        asked = Asked(server, model)
+        assert (await asked()).source == KERNEL
+        assert (await asked()).source == KERNEL
+        assert len(server.requests) == 3
 
-    @pytest.mark.parametrize("model", [OPENAI, ANTHROPIC])
-    async def test_a_slow_answer_is_given_up_in_time(self, server: Server, model: str) -> None:
-        """The whole call ends within its limit, and may have been paid."""
-        server.script = [slow]
-        proposal = await Asked(server, model, attempt_s=30.0, total_s=0.5)()
+    @BOTH
+    @pytest.mark.parametrize("kind", ["slow", "stall"])
+    async def test_silence_is_noticed(self, server: FaultServer, model: str, kind: str) -> None:
+        """No first word, or none after the first ones: the try ends and is followed by another; it may be paid."""
+        server.script = in_turn(Play(kind), Play())
+        asked = Asked(server, model, patience=QUICK)
+        began = time.monotonic()
+        assert (await asked()).source == KERNEL
+        assert time.monotonic() - began < 3
+        assert asked.ledger.states == ["broken", "done"]
+        said = "did not begin its reply" if kind == "slow" else "fell silent in the middle of its reply"
+        assert said in asked.ledger.calls[1].error
+
+    @WAYS
+    async def test_a_slow_answer_is_given_up_in_time(self, server: FaultServer, model: str, stream: bool) -> None:
+        """The whole proposal ends within its limit."""
+        server.script = always(Play("slow"))
+        proposal = await Asked(server, model, stream=stream, patience=Patience(total_s=0.5))()
         assert (proposal.infra, proposal.fatal) == (True, False)
-        assert "0.5 s" in proposal.failure
+        assert re.search(r"did not (begin|end) its reply within 0\.\d+ s", proposal.failure)
         assert proposal.call is not None
-        assert (proposal.call.priced, proposal.call.latency_s < 5) == (False, True)
+        assert proposal.call.state == "broken"
+        assert proposal.call.latency_s < 3
 
-    async def test_a_slow_try_is_followed_by_another(self, server: Server) -> None:
-        """The limit of one try ends that try alone."""
-        server.script = [slow, openai_ok()]
-        assert (await Asked(server, OPENAI, attempt_s=0.3)()).source == KERNEL
-        assert len(server.requests) == 2
-
-    async def test_nobody_listening_is_said(self, server: Server) -> None:
+    async def test_nobody_listening_is_said(self, server: FaultServer) -> None:
         """A refused connection is tried again, costs nothing, and is told as such."""
-        proposer = llm.LlmProposer(OPENAI, api_base="http://127.0.0.1:9/v1", sleep=Asked(server, OPENAI)._sleep)
-        proposal = await proposer.propose(a_task())
-        assert (proposal.infra, proposal.fatal, proposal.call) == (True, False, None)
-        assert "cannot be reached" in proposal.failure
+        for model in (OPENAI, ANTHROPIC):
+            asked = Asked(server, model)
+            asked.proposer._api_base = "http://127.0.0.1:9/v1"
+            proposal = await asked()
+            assert (proposal.infra, proposal.fatal) == (True, False)
+            assert "cannot be reached" in proposal.failure
+            assert [c.cost_usd for c in asked.ledger.calls.values()] == [0.0] * llm.MAX_TRIES
 
-    async def test_cancelling_ends_at_once(self, server: Server) -> None:
-        """A cancelled call is cancelled, not reported as a fault."""
-        server.script = [slow]
-        running = asyncio.create_task(Asked(server, OPENAI)())
+    @WAYS
+    @pytest.mark.parametrize("kind", ["slow", "stall"])
+    async def test_cancelling_ends_at_once_and_is_booked(
+        self, server: FaultServer, model: str, stream: bool, kind: str
+    ) -> None:
+        """A cancelled call ends within a second, is no fault, and is booked at what was set aside."""
+        server.script = always(Play(kind))
+        asked = Asked(server, model, stream=stream)
+        running = asyncio.create_task(asked())
         await server.asked.wait()
+        await asyncio.sleep(0.05)
+        began = time.monotonic()
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
+        assert time.monotonic() - began < 1
+        (call,) = asked.ledger.calls.values()
+        assert (call.state, call.cost_usd, call.exact) == ("cancelled", call.reserved_usd, False)
 
     async def test_a_missing_key_is_said_before_any_request(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Without a key and without a server of one's own there is one sentence that names the variable."""
         monkeypatch.delenv("ANTHROPIC_API_KEY")
         proposal = await llm.LlmProposer(ANTHROPIC).propose(a_task())
         assert (proposal.infra, proposal.fatal, proposal.call) == (True, True, None)
-        assert proposal.failure == f"{ANTHROPIC} needs ANTHROPIC_API_KEY in the environment."
+        assert proposal.failure.startswith(f"{ANTHROPIC} needs ANTHROPIC_API_KEY. Set it in the environment, in ")
 
-    async def test_ones_own_server_needs_no_key(self, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_ones_own_server_needs_no_key(self, server: FaultServer, monkeypatch: pytest.MonkeyPatch) -> None:
         """With an API base no key has to be set."""
         monkeypatch.delenv("OPENAI_API_KEY")
-        server.script = [openai_ok()]
+        server.script = always(Play())
         assert (await Asked(server, "openai/local")()).source == KERNEL
 
-    async def test_nothing_is_printed(self, server: Server, capfd: pytest.CaptureFixture[str]) -> None:
+    async def test_nothing_is_printed(self, server: FaultServer, capfd: pytest.CaptureFixture[str]) -> None:
         """The library is silent on both streams, faults included."""
-        server.script = [status(500), status(401)]
+        server.script = in_turn(Play("500"), Play("cut"), Play("401"))
         asked = Asked(server, "openai/unknown-model")
         await asked()
+        assert len(server.requests) == 3
         assert capfd.readouterr() == ("", "")
 
-    async def test_closing_is_harmless_twice(self, server: Server) -> None:
+    async def test_closing_is_harmless_twice(self, server: FaultServer) -> None:
         """A proposer can be closed before and after its first call."""
-        server.script = [openai_ok()]
+        server.script = always(Play())
         asked = Asked(server, OPENAI)
         await asked.proposer.close()
         await asked()

@@ -181,7 +181,43 @@ def test_ledger_adds_up(workspace):
         assert [(e.target_id, e.edge, e.node_id) for e in entries] == [("test-RMSNorm", "draft", None)] * 2
         info = reader.session(name)
         assert (info.cost_usd, info.unpriced_calls) == (0.01, 1)
-        assert reader.events(name)[-2].data == {"model": "openai/some", "cost_usd": 0.01, "tokens": 1200}
+        assert reader.events(name)[-2].data == {
+            "model": "openai/some", "cost_usd": 0.01, "tokens": 1200, "state": "done",
+        }  # fmt: skip
+
+
+def test_a_call_is_there_before_it_is_made_and_settled_once(workspace):
+    """An open call costs nothing yet and is no unknown price; settling it takes its true cost, and only once."""
+    with fixture.session(workspace) as (store, reader, name):
+        call = fixture.llm_call(reply="", cost_usd=None, reserved_usd=0.25, price="p", attempt=2)
+        number = store.open_llm_call(name, call, target_id="test-RMSNorm", edge=Edge.REPAIR)
+        (entry,) = reader.llm_calls(name)
+        assert (entry.id, entry.edge, entry.call.state, entry.call.reserved_usd) == (number, "repair", "open", 0.25)
+        info = reader.session(name)
+        assert (info.cost_usd, info.unpriced_calls) == (0.0, 0)
+        done = fixture.llm_call(reserved_usd=0.25, cache_write_tokens=7, reasoning_tokens=3, price="p", attempt=2)
+        store.add_node(name, fixture.node(1))
+        store.settle_llm_call(name, number, done, 1)
+        (entry,) = reader.llm_calls(name)
+        assert (entry.call, entry.node_id) == (done, 1)
+        assert reader.session(name).cost_usd == 0.01
+        with pytest.raises(StoreError, match="is not open"):
+            store.settle_llm_call(name, number, done, 1)
+        assert store.settle_lost_calls(name) == []
+
+
+def test_calls_of_a_killed_engine_are_booked_and_marked(workspace):
+    """What was set aside counts as spent; a call without a price counts as unknown."""
+    with fixture.session(workspace) as (store, reader, name):
+        for reserved in (0.25, None):
+            call = fixture.llm_call(reply="", reserved_usd=reserved)
+            store.open_llm_call(name, call, target_id="test-RMSNorm", edge=Edge.DRAFT)
+        lost = store.settle_lost_calls(name)
+        assert [(c.state, c.cost_usd, c.priced, c.exact) for c in lost] == [
+            ("lost", 0.25, True, False), ("lost", None, False, False)]  # fmt: skip
+        assert [entry.call for entry in reader.llm_calls(name)] == lost
+        info = reader.session(name)
+        assert (info.cost_usd, info.unpriced_calls) == (0.25, 1)
 
 
 def test_state_and_fault_read_back(workspace):

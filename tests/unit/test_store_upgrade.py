@@ -20,6 +20,9 @@ OLD_HOTSPOT = ("id", "parent", "name", "kind", "path", "calls", "total_ms", "sel
                "target_id", "reason")  # fmt: skip
 
 
+LEDGER_6 = ("state", "attempt", "reserved_usd", "exact", "cache_write_tokens", "reasoning_tokens", "price")
+
+
 @pytest.fixture
 def old(tmp_path):
     """A workspace as version 1 wrote it, with one profiled session."""
@@ -122,7 +125,10 @@ def test_version_three_knows_no_confirmations_and_gets_them(tmp_path):
         raw.execute("DROP TABLE confirmations")
         raw.execute("DROP TABLE steps")
         raw.execute("UPDATE meta SET schema_version = 3")
-        raw.execute("DELETE FROM _sqlite_migrations WHERE name IN ('0004_confirmations', '0005_steps')")
+        for column in LEDGER_6:
+            raw.execute(f"ALTER TABLE llm_calls DROP COLUMN {column}")
+        names = ("0004_confirmations", "0005_steps", "0006_ledger")
+        raw.execute(f"DELETE FROM _sqlite_migrations WHERE name IN {names}")
         raw.commit()
     before = workspace.database.read_bytes()
     with contextlib.closing(Reader.open(workspace)) as reader:
@@ -138,3 +144,33 @@ def test_version_three_knows_no_confirmations_and_gets_them(tmp_path):
     with contextlib.closing(sqlite3.connect(workspace.database)) as raw:
         assert raw.execute("SELECT schema_version FROM meta").fetchone() == (SCHEMA_VERSION,)
         assert raw.execute("PRAGMA foreign_key_check").fetchall() == []
+
+
+def test_version_fours_ledger_is_read_and_upgraded(tmp_path):
+    """Calls from before reservations come back as they were; one that failed is marked; new ones stand beside them."""
+    workspace = Workspace(tmp_path / ".forge")
+    good, bad = fixture.llm_call(), fixture.llm_call(cost_usd=None, priced=False, error="cut off")
+    with fixture.session(workspace) as (store, _, name):
+        for call in (good, bad):
+            store.add_llm_call(name, call, target_id="test-RMSNorm", edge="draft", node_id=None)
+    with contextlib.closing(sqlite3.connect(workspace.database)) as raw:
+        for column in LEDGER_6:
+            raw.execute(f"ALTER TABLE llm_calls DROP COLUMN {column}")
+        raw.execute("UPDATE meta SET schema_version = 4")
+        raw.execute("DROP TABLE steps")
+        raw.execute("DELETE FROM _sqlite_migrations WHERE name IN ('0005_steps', '0006_ledger')")
+        raw.commit()
+    before = workspace.database.read_bytes()
+    with contextlib.closing(Reader.open(workspace)) as reader:
+        assert [entry.call for entry in reader.llm_calls(name)] == [good, bad]
+        assert (reader.session(name).cost_usd, reader.session(name).unpriced_calls) == (0.01, 1)
+        assert workspace.database.read_bytes() == before, "reading leaves the file as it is"
+        with contextlib.closing(Store.open(workspace)) as store:
+            broken = msgspec.structs.replace(bad, state="broken", exact=False)
+            assert [entry.call for entry in reader.llm_calls(name)] == [good, broken]
+            store.open_llm_call(name, fixture.llm_call(reserved_usd=0.5), target_id="test-RMSNorm", edge="draft")
+            assert [entry.call.state for entry in reader.llm_calls(name)] == ["done", "broken", "open"]
+            assert reader.session(name).unpriced_calls == 1
+    with contextlib.closing(sqlite3.connect(workspace.database)) as raw:
+        assert raw.execute("SELECT schema_version FROM meta").fetchone() == (SCHEMA_VERSION,)
+        assert raw.execute("PRAGMA integrity_check").fetchone() == ("ok",)

@@ -127,6 +127,26 @@ def test_pausing_by_any_screen_is_seen() -> None:
     assert not state.paused
 
 
+def test_a_pause_of_the_searchs_own_is_told_with_its_reason() -> None:
+    """The status line says what is waited for and which key goes on, until the search does."""
+    state = load(busy_session())
+    reason = "openai/x: openai/x refused the key (401)."
+
+    def event(paused: bool) -> Event:
+        data = {"paused": paused, "reason": reason if paused else "", "level": "warning", "text": "Paused."}
+        return Event(id=900 + paused, session=SESSION, at=NOW, kind=Kind.PAUSED, data=data)
+
+    state.apply(EventsRead((event(True),), live=True))
+    assert (state.paused, state.pause_reason) == (True, reason)
+    line = line_of(status_pieces(state, UNICODE, 160, NOW))
+    assert "paused" in line
+    assert f"p goes on: {reason}" in line
+    assert len(line_of(status_pieces(state, UNICODE, 80, NOW))) <= 80
+    state.apply(EventsRead((event(False),), live=True))
+    assert (state.paused, state.pause_reason) == (False, "")
+    assert "p goes on" not in line_of(status_pieces(state, UNICODE, 160, NOW))
+
+
 def test_isolation_is_in_the_status_line() -> None:
     """What keeps kernels apart is shown where there is room; that nothing does is shown sooner, as a warning."""
     state = load(busy_session())

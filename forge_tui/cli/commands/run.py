@@ -6,7 +6,8 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Iterator
+import urllib.parse
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import msgspec
 
 from forge_tui.cli import output
 from forge_tui.cli.commands.sim import check_writers, device_of, locate_landscape
+from forge_tui.cli.prices import parse_prices
 from forge_tui.cli.progress import ProgressLines
 from forge_tui.core.errors import ExitCode, ForgeError, UsageError
 from forge_tui.core.landscapes import PREFIX
@@ -36,12 +38,13 @@ def run(
     evaluations: int, minutes: float, usd: float | None, gpu_rate: float, worth: float, transfer: bool, targets: int,
     target_names: list[str], start: list[Path], seed: int, threads: int, request: ModelRequest, capture_gb: float,
     api_base: str | None, compile_baseline: bool, pace: float,
-    headless: bool, as_json: bool, detach: bool,
+    headless: bool, as_json: bool, detach: bool, prices: Sequence[str] = (),
 ) -> int:  # fmt: skip
     """Take a model from slow to faster; returns the exit code."""
     if under != "eager":
         raise UsageError(f"--under {under} is not supported yet.", "Leave it out, or say --under eager.")
     check_numbers(threads, seed)
+    check_address(api_base)
     model, device = device_of(model, device)
     on_sim = device.startswith(PREFIX)
     models = check_writers(models, starts=bool(start), on_sim=on_sim, pace=pace)
@@ -49,6 +52,7 @@ def run(
         spec, resolved, place = locate_landscape(model, device, request, workspace)
     else:
         spec, resolved, place = locate(model, device, request, workspace)
+    models = [checked_replay(name, place) for name in models]
     options = RunOptions(
         model=spec, device=resolved, workspace=str(place.root),
         proposers=(("templates",) if templates else ()) + tuple(models), max_evaluations=evaluations,
@@ -56,6 +60,7 @@ def run(
         max_targets=targets, seed=seed, threads=threads,
         target_names=tuple(target_names), start=tuple(read_start(p, resolved) for p in start), api_base=api_base,
         compile_baseline=compile_baseline, capture_bytes=gibibytes(capture_gb), pace=pace,
+        prices=parse_prices(prices, models), attended=not detach and _on_screen(headless=headless, as_json=as_json),
     )  # fmt: skip
     if not options.proposers and not options.start:
         raise UsageError("Nobody is left to write kernels.", "Leave out --no-templates, or name a --model.")
@@ -65,7 +70,7 @@ def run(
 
 def resume(
     *, session: str | None, workspace: str | None, evaluations: int | None, minutes: float | None, usd: float | None,
-    headless: bool, as_json: bool, detach: bool,
+    headless: bool, as_json: bool, detach: bool, prices: Sequence[str] = (),
 ) -> int:  # fmt: skip
     """Go on with a session where it was; returns the exit code."""
     place = workspace_for(None, workspace)
@@ -73,7 +78,14 @@ def resume(
         info = reader.latest() if session is None else reader.session(session)
     if info is None:
         raise UsageError(f"There is no session in {place.root}.", "Start one with forge-tui run MODEL.")
-    request = {"resume": info.id, "max_evaluations": evaluations, "max_minutes": minutes, "max_usd": usd}
+    models = [name for name in info.options.proposers if name != "templates"]
+    request: dict[str, Any] = {
+        "resume": info.id, "max_evaluations": evaluations, "max_minutes": minutes, "max_usd": usd,
+        "prices": parse_prices(prices, models),
+    }  # fmt: skip
+    if not detach:
+        # a screen that starts an engine in the background goes on watching it
+        request["attended"] = _on_screen(headless=headless, as_json=as_json)
     return _follow(place, request, headless=headless, as_json=as_json, detach=detach)
 
 
@@ -101,6 +113,22 @@ def locate(
     return spec, resolved, place
 
 
+def checked_replay(name: str, place: Workspace) -> str:
+    """A model's name as it is; recorded replies by the whole path of their file.
+
+    Raises:
+        UsageError: there are none.
+    """
+    from forge_tui.engine import replays
+    from forge_tui.proposers.replay import PREFIX as REPLAY
+
+    if not name.startswith(REPLAY):
+        return name
+    replays.load(name, place)
+    path = Path(name.removeprefix(REPLAY)).expanduser()
+    return f"{REPLAY}{path.resolve()}" if path.is_file() else name
+
+
 def check_numbers(threads: int, seed: int) -> None:
     """Raise UsageError for more threads than any machine makes, or a seed that PyTorch does not take."""
     most = max(_MOST_THREADS, 4 * (os.cpu_count() or 1))
@@ -108,6 +136,21 @@ def check_numbers(threads: int, seed: int) -> None:
         raise UsageError(f"--threads {threads} is more than this machine can use.", f"Give at most {most}.")
     if seed >= 1 << 64:
         raise UsageError(f"--seed {seed} is too large.", "A seed has at most 64 bits.")
+
+
+def check_address(api_base: str | None) -> None:
+    """Raise UsageError for an address with a password or a key in it: addresses are kept in the session."""
+    if api_base is None:
+        return
+    try:
+        parts = urllib.parse.urlsplit(api_base)
+    except ValueError:
+        parts = urllib.parse.urlsplit("")
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise UsageError("--api-base is not an address.", "Give one such as http://localhost:8000/v1.")
+    if "@" in parts.netloc or parts.query:
+        raise UsageError("--api-base holds a password or a key, which would be kept with the session.",
+                         "Give the bare address; keys go into the environment or the file of keys.")  # fmt: skip
 
 
 def gibibytes(count: float) -> int:
@@ -175,7 +218,7 @@ def _follow(place: Workspace, request: dict[str, Any], *, headless: bool, as_jso
         else:
             output.note(f"Session {engine.session} runs in the background; forge-tui shows it.")
         return int(ExitCode.OK)
-    if headless or as_json or not (sys.stdout.isatty() and sys.stdin.isatty()):
+    if not _on_screen(headless=headless, as_json=as_json):
         return _follow_lines(place, engine, as_json=as_json)
     from forge_tui.tui.app import run_screen
 
@@ -186,6 +229,10 @@ def _follow(place: Workspace, request: dict[str, Any], *, headless: bool, as_jso
     report = _report(place, engine.session)
     output.text(_render(report))
     return code or _exit_code(report)
+
+
+def _on_screen(*, headless: bool, as_json: bool) -> bool:
+    return not (headless or as_json) and sys.stdout.isatty() and sys.stdin.isatty()
 
 
 def _follow_lines(place: Workspace, engine: EngineProcess, *, as_json: bool) -> int:

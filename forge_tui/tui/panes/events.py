@@ -59,8 +59,10 @@ def describe(event: Event, names: dict[str, str], glyphs: Glyphs) -> EventLine:
         case Kind.LLM_CALL:
             kind = "llm"
             cost = _float(data.get("cost_usd"))
+            state = str(data.get("state") or "done")
             text = one_line(f"{data.get('model', '')} {data.get('tokens', '?')} tokens, "
-                            + (f"${cost:.4f}" if cost is not None else "price unknown"))  # fmt: skip
+                            + (f"${cost:.4f}" if cost is not None else "price unknown")
+                            + ("" if state == "done" else f", {state}"))  # fmt: skip
         case Kind.DEPLOY_DECISION:
             kind = "deploy"
             if data.get("deployed"):
@@ -73,7 +75,7 @@ def describe(event: Event, names: dict[str, str], glyphs: Glyphs) -> EventLine:
             style = "accent"
         case Kind.FAILED:
             text, style = one_line(f"{data.get('what', '')} {data.get('hint') or ''}"), "error"
-        case Kind.LOG | Kind.ISOLATION:
+        case Kind.LOG | Kind.ISOLATION | Kind.PAUSED:
             level = str(data.get("level", "info"))
             kind = level if level != "info" else "log"
             style = {"warning": "warning", "error": "error"}.get(level, "text")

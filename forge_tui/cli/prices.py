@@ -1,0 +1,37 @@
+"""`--price`: what a model costs where LiteLLM's tables do not say, or a contract says otherwise."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from forge_tui.core.errors import UsageError
+
+_FORM = ("Give dollars per million tokens, input then output: --price MODEL=0.5,2, and where they differ cached input "
+         "and cache writes: --price MODEL=0.5,2,0.05,0.6.")  # fmt: skip
+
+
+def parse_prices(texts: Sequence[str], models: Sequence[str]) -> dict[str, tuple[float, ...]]:
+    """By model; a text without a name means the only model.
+
+    Raises:
+        UsageError: it is no price, or of a model that is not asked.
+    """
+    found: dict[str, tuple[float, ...]] = {}
+    for text in texts:
+        name, _, numbers = text.rpartition("=")
+        if not name:
+            if len(models) != 1:
+                raise UsageError(f"--price {text} does not say of which model.", _FORM)
+            name = models[0]
+        if name not in models:
+            named = f"The models are {', '.join(models)}." if models else "No --model is named."
+            raise UsageError(f"--price {text} is of a model that is not asked.", named)
+        try:
+            rates = tuple(float(part) for part in numbers.split(","))
+        except ValueError:
+            rates = ()
+        if not 2 <= len(rates) <= 4 or not all(math.isfinite(rate) and rate >= 0 for rate in rates):
+            raise UsageError(f"--price {text} is no price.", _FORM)
+        found[name] = rates
+    return found

@@ -1,0 +1,149 @@
+"""A person with a chat window as proposer: the prompt goes into a file, the reply comes from the one beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections import Counter
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+from forge_tui.core.errors import ConfigError, EnvironmentFault, UsageError
+from forge_tui.core.ports import Task
+from forge_tui.core.records import Edge, LlmCall, Proposal
+from forge_tui.proposers import book, prompt
+from forge_tui.proposers.desk import Desk, Entry
+from forge_tui.proposers.parse import parse_reply
+from forge_tui.proposers.templates import TemplateProposer
+
+NAME = "inbox"
+POLL_S = 0.5
+#: prompts of one target that wait at a time; beside templates one, so that their settings are tuned meanwhile
+MOST_ALONE, MOST_BESIDE = 2, 1
+
+ASKED = (Edge.DRAFT, Edge.IMPROVE, Edge.REPAIR, Edge.REWRITE, Edge.MERGE)
+
+
+class InboxProposer:
+    """Waits for replies; several prompts may be open at once. A stop leaves them, and a resume finds the replies."""
+
+    name = NAME
+
+    def __init__(
+        self, workspace: Path, session: str, *, templates: book.PromptBook | None = None,
+        first: TemplateProposer | None = None, poll_s: float = POLL_S,
+    ) -> None:  # fmt: skip
+        """`first` writes what it can for a target before a person is asked about it."""
+        self.desk = Desk(workspace)
+        self._session = session
+        self._templates = templates
+        self._first = first
+        self._poll_s = poll_s
+        self._open: Counter[str] = Counter()
+        self._numbers: set[int] = set()
+
+    @property
+    def waiting(self) -> int:
+        """Prompts that wait for a reply now."""
+        return self._open.total()
+
+    def can(self, task: Task) -> bool:
+        """What a model could be asked, once the templates have had their turn and few prompts of the target wait."""
+        most = MOST_ALONE if self._first is None else MOST_BESIDE
+        if task.edge not in ASKED or self._open[task.target.id] >= most:
+            return False
+        if self._first is None:
+            return True
+        if self._first.can(_draft(task)):
+            return False
+        if any(node.proposer == NAME for node in task.nodes):
+            return True
+        # the first word about a target is asked on top of the templates' winner, once that is known
+        known = all(node.evaluation is not None for node in task.nodes)
+        return known and (task.best is None or task.edge is not Edge.DRAFT)
+
+    def propose(self, task: Task) -> Coroutine[Any, Any, Proposal]:
+        """Write the prompt, or find it again, and wait for its reply."""
+        # counted at once, so that the next `can` knows of it
+        self._open[task.target.id] += 1
+        return self._propose(task)
+
+    async def _propose(self, task: Task) -> Proposal:
+        entry: Entry | None = None
+        try:
+            asked = prompt.render(task, self._templates)
+            entry = self._find(task) or self.desk.ask(self._entry(task), asked.text)
+            self._numbers.add(entry.number)
+            shown = self.desk.prompt(entry)
+            text = await self._reply(entry)
+        except (ConfigError, EnvironmentFault, UsageError) as error:
+            return Proposal(source=None, failure=str(error), infra=True, fatal=isinstance(error, ConfigError))
+        finally:
+            self._open[task.target.id] -= 1
+            if entry is not None:
+                self._numbers.discard(entry.number)
+        self.desk.take(entry)
+        reply = parse_reply(text, task.device.language, "", entry.base)
+        call = LlmCall(model=NAME, prompt=shown, reply=text, cost_usd=0.0, priced=True,
+                       latency_s=max(0.0, time.time() - entry.at))  # fmt: skip
+        return Proposal(source=reply.source, idea=reply.hypothesis, family=reply.family, failure=reply.failure,
+                        call=call)  # fmt: skip
+
+    async def close(self) -> None:
+        """Open prompts stay: a resumed search finds their replies."""
+
+    # ---- the reply
+
+    async def _reply(self, entry: Entry) -> str:
+        """The text, once it is there and no longer growing."""
+        path, before = self.desk.reply_path(entry), (-1, -1)
+        while True:
+            now = _stamp(path)
+            if now != (-1, -1) and now == before:
+                return self.desk.reply(entry)
+            before = now
+            await asyncio.sleep(self._poll_s)
+
+    # ---- which prompt a task is
+
+    def _entry(self, task: Task) -> Entry:
+        base = prompt.base(task)
+        return Entry(number=0, name="", session=self._session, target_id=task.target.id, target=task.target.name,
+                     edge=task.edge, language=task.device.language, place=place_of(base), seed=task.seed,
+                     base=base)  # fmt: skip
+
+    def _find(self, task: Task) -> Entry | None:
+        """A prompt of an engine that was killed: the same step, else the same question.
+
+        A reply that was read belongs to its own step alone, whose kernel was not kept if it comes again.
+        """
+        wanted = self._entry(task)
+        same = [e for e in self.desk.entries() if e.session == self._session and e.number not in self._numbers
+                and (e.target_id, e.edge, e.place) == (wanted.target_id, wanted.edge, wanted.place)]  # fmt: skip
+        for entry in same:
+            if entry.seed == wanted.seed:
+                return entry
+        unread = [entry for entry in same if not entry.taken]
+        return next((e for e in unread if self.desk.state(e) == "answered"), unread[0] if unread else None)
+
+
+def place_of(base: str) -> str:
+    """A short hash of the source that a prompt is about."""
+    return hashlib.sha256(base.encode("utf-8", "replace")).hexdigest()[:16] if base else ""
+
+
+def _draft(task: Task) -> Task:
+    """The same target as a question for a first kernel."""
+    return Task(target=task.target, device=task.device, edge=Edge.DRAFT, parent=None, failed=None, best=task.best,
+                lineage=(), nodes=task.nodes, seed=task.seed)  # fmt: skip
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    """Size and time of change; (-1, -1) where there is nothing yet."""
+    try:
+        found = path.stat()
+    except OSError:
+        return -1, -1
+    return (found.st_size, found.st_mtime_ns) if found.st_size else (-1, -1)
