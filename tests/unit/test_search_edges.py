@@ -191,7 +191,6 @@ def test_what_a_model_is_asked_for_by_a_merge_and_a_rewrite() -> None:
     model = LlmProposer("some/model")
     assert model.can(task)
     assert model.can(rewrite)
-    assert not model.can(msgspec.structs.replace(task, edge=Edge.TRANSFER))
 
 
 def test_a_target_that_had_nothing_to_do_takes_what_another_found_later() -> None:
