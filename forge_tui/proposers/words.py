@@ -10,5 +10,7 @@ def first_words(text: str, limit: int) -> str:
 
 
 def microseconds(time_us: float | None) -> str:
-    """`12.3 us`, or `unknown`."""
-    return "unknown" if time_us is None else f"{time_us:.4g} us"
+    """`12.3 us`, `43660 us`, or `unknown`."""
+    if time_us is None:
+        return "unknown"
+    return f"{time_us:.0f} us" if time_us >= 1000 else f"{time_us:.4g} us"

@@ -12,7 +12,7 @@ from forge_tui.contract import directives, header, lint
 from forge_tui.core.ports import Task
 from forge_tui.core.records import Ceilings, Device, Edge, Evaluation, InputStats, Node, Scalar, Target, Verdict
 from forge_tui.core.timings import Ratio, SideTime, Timings
-from forge_tui.proposers import book, prompt, strategies
+from forge_tui.proposers import book, prompt, strategies, words
 from forge_tui.proposers.tokens import count
 from forge_tui.search import simulate
 
@@ -320,3 +320,11 @@ def test_edits_are_offered_for_long_sources(lines: int, edge: Edge, offered: boo
     assert ("SEARCH and REPLACE edits" in asked) == offered
     assert prompt.base(made) == long.source
     assert asked.count("int a;") >= lines, "what is edited is shown whole"
+
+
+@pytest.mark.parametrize(("us", "text"), [
+    (None, "unknown"), (0.8351, "0.8351 us"), (74.61, "74.61 us"), (999.94, "999.9 us"), (43660.4, "43660 us"),
+])  # fmt: skip
+def test_times_are_written_without_exponents(us, text):
+    """Microseconds throughout, so that two times can be compared at a glance."""
+    assert words.microseconds(us) == text
