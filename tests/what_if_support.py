@@ -58,8 +58,8 @@ class Model(nn.Module):
             x = layer(x)
         return x
 
-def get_inputs():
-    return [torch.randn(3, 5, 8)]
+def build():
+    return Model(), (torch.randn(3, 5, 8),)
 '''
 
 
