@@ -70,9 +70,9 @@ def test_command(folder, command):
     assert program == "forge-tui"
     if arguments[0] == "run":
         arguments += SHORT
-    if arguments[0] in ("resume", "report") and not (folder / ".forge" / "forge.db").exists():
+    if arguments[0] in ("resume", "report", "cost") and not (folder / ".forge" / "forge.db").exists():
         forge(folder, "run", "model.py", *SHORT)
-    if arguments[0] == "report":
+    if "SESSION" in arguments:
         sessions = json.loads(forge(folder, "sessions", "--json").stdout)
         arguments = [sessions["sessions"][0]["id"] if a == "SESSION" else a for a in arguments]
     if arguments[0] == "resume":
