@@ -26,7 +26,7 @@ class Line:
     """
 
     def __init__(self, *, in_order: bool) -> None:
-        self._in_order = in_order
+        self.in_order = in_order
         self._asking: list[Place] = []
         self._judging: list[Place] = []
 
@@ -66,5 +66,5 @@ class Line:
 
     async def turn_of(self, place: Place) -> None:
         """Wait until this one is called; what is done next without waiting is done before anything else."""
-        if self._in_order:
+        if self.in_order:
             await place.turn.wait()

@@ -119,8 +119,10 @@ class SearchPhase:
                         place = self._line.enter(step)
                         self._save_steps()
                         self._spawn(self._step(step, place))
-                        # whoever is asked knows of it before the next step is decided
-                        await asyncio.sleep(0)
+                        if not self._line.in_order:
+                            # whoever is asked knows of it before the next step is decided; nothing is folded in between
+                            # where the order of decisions is all that counts
+                            await asyncio.sleep(0)
                         continue
                     if not self._running and not self._waits():
                         reason = step.reason if step is not None else "Nothing is left to try."

@@ -187,6 +187,9 @@ def engine(folder: Path, session: Case | str, *, careless: bool = False,
     store, reader = Store.open(workspace), Reader.open(workspace)
     try:
         info = reader.session(session) if isinstance(session, str) else store.create_session(session.options)
+        if info.state == "done":
+            # there is nothing to go on with, and a resume is refused
+            return info.id
         store.acquire(info.id, NOBODY)
         rooms = (CarelessRooms if careless else SimRooms)(info.options)
         with committed(store, after):
