@@ -226,10 +226,10 @@ class SessionView:
             return 0.0
         if not self.live:
             return self.info.elapsed_s
-        # the store has the time of ended runs only; this one counts from its first state
         until = max(self.info.updated_at, self.info.heartbeat_at) if self.engine_gone(now) else now
-        since = self._run_began if self._run_began is not None else self.info.created_at
-        return self.info.elapsed_s + max(0.0, until - since)
+        began = self._run_began if self._run_began is not None else self.info.created_at
+        # the engine adds its time at every heartbeat; before the first one nothing of this run is in the sum
+        return self.info.elapsed_s + max(0.0, until - max(began, self.info.heartbeat_at))
 
     def _reset(self, session: str) -> None:
         self.session = session

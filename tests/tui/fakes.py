@@ -215,7 +215,7 @@ def busy_session(session: str = "20250615-1406-7f3a", *, state: str = "searching
     )  # fmt: skip
     view.infos[session] = SessionInfo(
         id=session, options=options, state="searching", created_at=NOW - 700, updated_at=NOW - 1, device=DEVICE,
-        elapsed_s=13.0, evaluations=12, cost_usd=0.42, engine_pid=4242, heartbeat_at=NOW - 1,
+        elapsed_s=611.0, evaluations=12, cost_usd=0.42, engine_pid=4242, heartbeat_at=NOW - 1,
     )  # fmt: skip
     view.profiles[session] = Profile(
         device=DEVICE, model_ms=48.2, overhead=1.3, hotspots=hotspots(targets), targets=targets

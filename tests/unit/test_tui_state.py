@@ -168,7 +168,7 @@ def test_a_silent_engine_is_gone() -> None:
     assert state.engine_gone(NOW + 60)
     assert "engine gone: R resumes" in line_of(status_pieces(state, UNICODE, 80, NOW + 60))
     assert state.elapsed_s(NOW + 60) == pytest.approx(611.0)
-    assert state.elapsed_s(NOW + 4) == pytest.approx(616.0)
+    assert state.elapsed_s(NOW + 4) == pytest.approx(616.0), "what came since the last heartbeat"
     assert not load(busy_session(state="done")).engine_gone(NOW + 999)
 
 
@@ -188,9 +188,11 @@ def test_elapsed_counts_from_the_run_that_is_on(states: list[str], began: int) -
     for number, name in enumerate(states):
         event = Event(id=900 + number, session=SESSION, at=NOW + 100 * number, kind=Kind.STATE, data={"state": name})
         state.apply(EventsRead((event,), live=True))
-    info = msgspec.structs.replace(state.info, heartbeat_at=NOW + 1000)
+    info = msgspec.structs.replace(state.info, heartbeat_at=NOW - 1, updated_at=NOW + 1000)
     state.apply(SessionRead(info))
-    assert state.elapsed_s(NOW + 1000) == pytest.approx(13 + 1000 - 100 * began)
+    assert state.elapsed_s(NOW + 1000) == pytest.approx(611 + 1000 - 100 * began), "no heartbeat of this run yet"
+    state.apply(SessionRead(msgspec.structs.replace(info, elapsed_s=20.0, heartbeat_at=NOW + 998)))
+    assert state.elapsed_s(NOW + 1000) == pytest.approx(22.0)
 
 
 @pytest.mark.parametrize("width", [60, 80, 120, 200])
