@@ -106,6 +106,9 @@ Price = Annotated[list[str] | None, typer.Option(
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, all else on stderr")]
 Headless = Annotated[bool, typer.Option("--headless", help="Progress lines instead of the screen")]
 Detach = Annotated[bool, typer.Option("--detach", help="Leave the search in the background")]
+AllowRemote = Annotated[bool, typer.Option(
+    "--allow-remote", help="Agree to what LLMs on other machines are sent, without being asked")]
+LocalOnly = Annotated[bool, typer.Option("--local-only", help="Refuse LLMs on other machines")]
 
 
 def _version(*, asked: bool) -> None:
@@ -186,6 +189,8 @@ def run(
     compile_baseline: Annotated[bool, typer.Option(help="Measure torch.compile beside eager")] = True,
     pace: Annotated[float, typer.Option(
         min=0, callback=_number, help="On sim:FILE, seconds that a recorded second takes; 0 does not wait")] = 0.0,
+    allow_remote: AllowRemote = False,
+    local_only: LocalOnly = False,
     headless: Headless = False,
     detach: Detach = False,
     as_json: Json = False,
@@ -206,7 +211,7 @@ def run(
             transfer=transfer, targets=targets, target_names=target or [], start=start or [], seed=seed,
             threads=threads, request=request, capture_gb=capture_gb, api_base=api_base,
             compile_baseline=compile_baseline, pace=pace, headless=headless, as_json=as_json,
-            detach=detach, prices=price or [],
+            detach=detach, prices=price or [], allow_remote=allow_remote, local_only=local_only,
         )  # fmt: skip
 
     return call
@@ -220,6 +225,8 @@ def resume(
     minutes: Annotated[float | None, typer.Option(min=0, callback=_number, help="Another limit of minutes")] = None,
     usd: Annotated[float | None, typer.Option(min=0, callback=_number, help="Another limit of dollars")] = None,
     price: Price = None,
+    allow_remote: AllowRemote = False,
+    local_only: LocalOnly = False,
     headless: Headless = False,
     detach: Detach = False,
     as_json: Json = False,
@@ -230,7 +237,8 @@ def resume(
         from forge_tui.cli.commands import run as command
 
         return command.resume(session=session, workspace=workspace, evaluations=evaluations, minutes=minutes, usd=usd,
-                              prices=price or [], headless=headless, as_json=as_json, detach=detach)  # fmt: skip
+                              prices=price or [], headless=headless, as_json=as_json, detach=detach,
+                              allow_remote=allow_remote, local_only=local_only)  # fmt: skip
 
     return call
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from forge_tui.cli import output
+from forge_tui.cli import consent, output
 from forge_tui.cli.commands.sim import check_writers, device_of, locate_landscape
 from forge_tui.cli.prices import parse_prices
 from forge_tui.cli.progress import ProgressLines
@@ -38,7 +38,8 @@ def run(
     evaluations: int, minutes: float, usd: float | None, gpu_rate: float, worth: float, transfer: bool, targets: int,
     target_names: list[str], start: list[Path], seed: int, threads: int, request: ModelRequest, capture_gb: float,
     api_base: str | None, compile_baseline: bool, pace: float,
-    headless: bool, as_json: bool, detach: bool, prices: Sequence[str] = (),
+    headless: bool, as_json: bool, detach: bool, prices: Sequence[str] = (), allow_remote: bool = False,
+    local_only: bool = False,
 ) -> int:  # fmt: skip
     """Take a model from slow to faster; returns the exit code."""
     if under != "eager":
@@ -53,6 +54,8 @@ def run(
     else:
         spec, resolved, place = locate(model, device, request, workspace)
     models = [checked_replay(name, place) for name in models]
+    consent.check(models, api_base, place, allow_remote=allow_remote, local_only=local_only,
+                  ask=_on_screen(headless=headless, as_json=as_json))
     options = RunOptions(
         model=spec, device=resolved, workspace=str(place.root),
         proposers=(("templates",) if templates else ()) + tuple(models), max_evaluations=evaluations,
@@ -70,7 +73,8 @@ def run(
 
 def resume(
     *, session: str | None, workspace: str | None, evaluations: int | None, minutes: float | None, usd: float | None,
-    headless: bool, as_json: bool, detach: bool, prices: Sequence[str] = (),
+    headless: bool, as_json: bool, detach: bool, prices: Sequence[str] = (), allow_remote: bool = False,
+    local_only: bool = False,
 ) -> int:  # fmt: skip
     """Go on with a session where it was; returns the exit code."""
     place = workspace_for(None, workspace)
@@ -79,6 +83,8 @@ def resume(
     if info is None:
         raise UsageError(f"There is no session in {place.root}.", "Start one with forge-tui run MODEL.")
     models = [name for name in info.options.proposers if name != "templates"]
+    consent.check(models, info.options.api_base, place, allow_remote=allow_remote, local_only=local_only,
+                  ask=_on_screen(headless=headless, as_json=as_json))
     request: dict[str, Any] = {
         "resume": info.id, "max_evaluations": evaluations, "max_minutes": minutes, "max_usd": usd,
         "prices": parse_prices(prices, models),
