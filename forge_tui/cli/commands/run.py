@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from forge_tui.cli import consent, output
+from forge_tui.cli import consent, model_names, output
 from forge_tui.cli.commands.sim import check_writers, device_of, locate_landscape
 from forge_tui.cli.prices import parse_prices
 from forge_tui.cli.progress import ProgressLines
@@ -54,6 +54,7 @@ def run(
     else:
         spec, resolved, place = locate(model, device, request, workspace)
     models = [checked_replay(name, place) for name in models]
+    model_names.check(models, api_base, output.note)
     consent.check(models, api_base, place, allow_remote=allow_remote, local_only=local_only,
                   ask=_on_screen(headless=headless, as_json=as_json))
     options = RunOptions(

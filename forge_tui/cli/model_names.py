@@ -1,0 +1,72 @@
+"""Names of models looked at before anything is profiled: LiteLLM's own tables, read as files and not imported."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import importlib.util
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from forge_tui.core.errors import UsageError
+
+_PRICES, _PROVIDERS = "model_prices_and_context_window_backup.json", "provider_endpoints_support_backup.json"
+#: names that are none of LiteLLM's
+_OURS = ("templates", "inbox", "sim")
+
+
+def check(models: Sequence[str], api_base: str | None, note: Callable[[str], None]) -> None:
+    """Refuse a name that LiteLLM cannot send anywhere; `note` one that is nearly one of its table, and may be new.
+
+    With an address of one's own every name is taken.
+
+    Raises:
+        UsageError: neither a model nor a provider has this name.
+    """
+    known = _models()
+    if api_base or not known:
+        return
+    for name in models:
+        if name in _OURS or ":" in name.partition("/")[0] or name in known:
+            continue
+        provider, slash, bare = name.partition("/")
+        if not slash or provider not in _providers():
+            candidates = [*known, *_OURS] if not slash else [f"{p}/{bare}" for p in _providers()]
+            raise UsageError(f"There is no model {name!r} that LiteLLM knows.{_close(name, candidates)}",
+                             "Name it as provider/model, or give its server with --api-base.")  # fmt: skip
+        theirs = {k.removeprefix(f"{provider}/") for k, v in known.items() if v == provider}
+        meant = "" if bare in theirs else _close(bare, sorted(theirs))
+        if meant:
+            note(f"{name} is not in LiteLLM's table, and is asked as it is.{meant}")
+
+
+def _close(name: str, candidates: Sequence[str]) -> str:
+    found = difflib.get_close_matches(name, candidates, n=1, cutoff=0.75)
+    return f" Did you mean {found[0]}?" if found else ""
+
+
+@functools.cache
+def _models() -> dict[str, str]:
+    """Provider by model; empty where the table is not where it used to be."""
+    table = _read(_PRICES)
+    return {name: str(row.get("litellm_provider") or "") for name, row in table.items() if isinstance(row, dict)}
+
+
+@functools.cache
+def _providers() -> frozenset[str]:
+    listed = _read(_PROVIDERS).get("providers", {})
+    prefixes = {name.partition("/")[0] for name in _models() if "/" in name}
+    return frozenset({*listed, *prefixes, *_models().values()} - {""})
+
+
+def _read(name: str) -> dict[str, Any]:
+    spec = importlib.util.find_spec("litellm")
+    for folder in (spec.submodule_search_locations or []) if spec is not None else []:
+        try:
+            found = json.loads((Path(folder) / name).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            continue
+        return found if isinstance(found, dict) else {}
+    return {}
