@@ -101,6 +101,14 @@ class Revivable(Protocol):
         """Try again: a person says that it is mended."""
 
 
+@runtime_checkable
+class Keyed(Protocol):
+    """A proposer that cannot be asked without a key."""
+
+    async def lacks(self) -> str:
+        """What is missing before it can be asked, as a sentence that says where to put it; empty where nothing is."""
+
+
 class Compiler(Protocol):
     """Source to one built file."""
 

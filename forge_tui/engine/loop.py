@@ -13,7 +13,7 @@ from forge_tui.core.errors import EnvironmentFault, ExitCode, ForgeError, UsageE
 from forge_tui.core.events import Kind
 from forge_tui.core.landscapes import PREFIX
 from forge_tui.core.money import dollars
-from forge_tui.core.ports import Booked, Compiler, Evaluator, Isolated, Priced, Proposer, Task
+from forge_tui.core.ports import Booked, Compiler, Evaluator, Isolated, Keyed, Priced, Proposer, Task
 from forge_tui.core.profiles import Profile
 from forge_tui.core.records import (
     DeployDecision,
@@ -116,12 +116,13 @@ class Engine:
 
     async def _road(self) -> None:
         self._rooms.check_tools()
+        proposers = {name: self._rooms.proposer(name) for name in self._options.proposers}
+        await self._check_keys(proposers)
         profile = await self._profile()
         device = profile.device
         compiler = self._rooms.compiler(device)
         quiet = Quiet(exclusive=device.kind == "cpu")
         evaluator = self._rooms.evaluator(device, quiet)
-        proposers = {name: self._rooms.proposer(name) for name in self._options.proposers}
         targets = self._choose(profile, proposers)
         try:
             pipeline = Pipeline(compiler, evaluator, quiet, device, in_order=self._options.device.startswith(PREFIX))
@@ -143,6 +144,18 @@ class Engine:
             await evaluator.close()
             for proposer in proposers.values():
                 await proposer.close()
+
+    async def _check_keys(self, proposers: dict[str, Proposer]) -> None:
+        """Say which models lack a key before anything takes long.
+
+        Raises:
+            EnvironmentFault: nobody is left who could write kernels.
+        """
+        lacking = {name: said for name, p in proposers.items() if isinstance(p, Keyed) and (said := await p.lacks())}
+        if lacking and len(lacking) == len(proposers) and not self._options.start:
+            raise EnvironmentFault(" ".join(dict.fromkeys(lacking.values())))
+        for said in lacking.values():
+            self._log("warning", said)
 
     async def _profile(self) -> Profile:
         saved = self._reader.profile(self._id)

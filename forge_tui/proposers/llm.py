@@ -256,6 +256,14 @@ class LlmProposer:
         bound = await asyncio.to_thread(pricing.prompt_bound, litellm, self.name, arguments["messages"])
         return price.most(bound, arguments["max_tokens"])
 
+    async def lacks(self) -> str:
+        """The key that is missing, and where to put it; empty where there is one."""
+        try:
+            await self._key_arguments(await self._load())
+        except _UnaskedError as error:
+            return error.fault.text
+        return ""
+
     async def _key_arguments(self, litellm: Any) -> dict[str, str]:
         if self._keys is not None:
             return self._keys

@@ -497,6 +497,34 @@ async def test_a_proposer_that_cannot_work_ends_the_search_with_its_reason(sessi
     assert 1 <= len(failed) <= 4
 
 
+class Keyless(RefusingProposer):
+    """Knows beforehand that it has no key."""
+
+    async def lacks(self):
+        return "m needs M_API_KEY. Set it in the environment."
+
+
+async def test_a_missing_key_is_said_before_anything_takes_long(session):
+    """Where nobody else writes kernels the session ends before it profiles."""
+    rooms = FakeRooms(proposer=Keyless())
+    with pytest.raises(EnvironmentFault, match=r"^m needs M_API_KEY"):
+        await session.run(rooms)
+    assert rooms.asked["profile"] == 0
+    assert session.reader.session(session.id).state == "failed"
+
+
+async def test_a_missing_key_of_one_of_two_is_a_warning(session, monkeypatch):
+    """The other one goes on, and the sentence stands before the profile in the log."""
+    rooms = FakeRooms()
+    usual = rooms.proposer
+    monkeypatch.setattr(rooms, "proposer", lambda name: Keyless() if name == "m" else usual(name))
+    await session.run(rooms, msgspec.structs.replace(OPTIONS, proposers=("simulated", "m"), max_evaluations=3))
+    assert session.reader.session(session.id).state == "done"
+    kinds = [(e.kind, e.data.get("text", "")) for e in session.reader.events(session.id)]
+    said = next(i for i, (kind, text) in enumerate(kinds) if kind == Kind.LOG and text.startswith("m needs M_API_KEY"))
+    assert said < next(i for i, (kind, _) in enumerate(kinds) if kind == Kind.PROFILED)
+
+
 async def test_timings_of_another_machine_are_not_mixed(session):
     """A session with verdicts refuses to go on where timings do not compare."""
     engines = []

@@ -400,6 +400,13 @@ class TestCalls:
         assert (proposal.infra, proposal.fatal, proposal.call) == (True, True, None)
         assert proposal.failure.startswith(f"{ANTHROPIC} needs ANTHROPIC_API_KEY. Set it in the environment, in ")
 
+    async def test_a_missing_key_is_known_beforehand(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The same sentence without a task; nothing is missing with a key, or with a server of one's own."""
+        assert await llm.LlmProposer(ANTHROPIC).lacks() == ""
+        monkeypatch.delenv("ANTHROPIC_API_KEY")
+        assert (await llm.LlmProposer(ANTHROPIC).lacks()).startswith(f"{ANTHROPIC} needs ANTHROPIC_API_KEY. Set it in")
+        assert await llm.LlmProposer(ANTHROPIC, api_base="http://127.0.0.1:1").lacks() == ""
+
     async def test_ones_own_server_needs_no_key(self, server: FaultServer, monkeypatch: pytest.MonkeyPatch) -> None:
         """With an API base no key has to be set."""
         monkeypatch.delenv("OPENAI_API_KEY")
