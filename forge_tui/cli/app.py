@@ -448,6 +448,23 @@ def cost(
 
 
 @app.command()
+def consent(
+    workspace: Workspace = None,
+    withdraw: Annotated[list[str] | None, typer.Option(
+        "--withdraw", metavar="HOST", help="Send nothing there any more unasked; may be repeated")] = None,
+    as_json: Json = False,
+) -> Call:  # fmt: skip
+    """Show to which hosts of LLMs the workspace's source may be sent, and take that back."""
+
+    def call() -> int:
+        from forge_tui.cli.commands import consent as command
+
+        return command.consent(workspace=workspace, withdraw=withdraw or [], as_json=as_json)
+
+    return call
+
+
+@app.command()
 def doctor(workspace: Workspace = None, as_json: Json = False) -> Call:
     """Say whether this machine can do the job, and what is missing."""
 

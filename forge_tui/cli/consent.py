@@ -1,6 +1,6 @@
 """What leaves this machine: nothing is asked of a model elsewhere before a person has agreed to that host.
 
-Consent is by host and workspace, in a file of the workspace; deleting it takes it back.
+Consent is by host and workspace, in a file of the workspace; `forge-tui consent --withdraw HOST` takes it back.
 """
 
 from __future__ import annotations
@@ -15,34 +15,44 @@ import urllib.parse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from forge_tui.core.errors import UsageError
+from forge_tui.cli import model_names
+from forge_tui.core.errors import StoreError, UsageError
 from forge_tui.core.landscapes import PREFIX as SIM
 from forge_tui.core.paths import Workspace
 
 #: what is written by nobody elsewhere
 _HERE = ("templates", "inbox", "sim", "person")
 _REPLAY = "replay:"
-#: where LiteLLM sends a provider's calls unless told otherwise
-_HOSTS = {
-    "anthropic": "api.anthropic.com", "openai": "api.openai.com", "gemini": "generativelanguage.googleapis.com",
-    "mistral": "api.mistral.ai", "deepseek": "api.deepseek.com", "groq": "api.groq.com", "xai": "api.x.ai",
-    "openrouter": "openrouter.ai", "together_ai": "api.together.xyz", "cohere": "api.cohere.com",
-    "ollama": "localhost", "ollama_chat": "localhost", "lm_studio": "localhost",
+#: where LiteLLM sends a provider's calls, and the variables that move that, in the order in which it reads them;
+#: a variable that it does not read must not make a host elsewhere look like this machine
+_OPENAI = ("OPENAI_BASE_URL", "OPENAI_API_BASE")
+_PROVIDERS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "anthropic": ("api.anthropic.com", ("ANTHROPIC_API_BASE", "ANTHROPIC_BASE_URL")),
+    "openai": ("api.openai.com", _OPENAI),
+    "gemini": ("generativelanguage.googleapis.com", ("GEMINI_API_BASE",)),
+    "mistral": ("api.mistral.ai", ("MISTRAL_AZURE_API_BASE",)),
+    "deepseek": ("api.deepseek.com", ("DEEPSEEK_API_BASE",)),
+    "groq": ("api.groq.com", ("GROQ_API_BASE",)), "xai": ("api.x.ai", ("XAI_API_BASE",)),
+    "openrouter": ("openrouter.ai", ("OPENROUTER_API_BASE",)),
+    "together_ai": ("api.together.ai", ("TOGETHER_AI_API_BASE",)),
+    "cohere": ("api.cohere.com", ("COHERE_API_BASE",)),
+    "ollama": ("localhost", ("OLLAMA_API_BASE",)), "ollama_chat": ("localhost", ("OLLAMA_API_BASE",)),
+    # without an address of their own these two end at OpenAI
+    "lm_studio": ("api.openai.com", ("LM_STUDIO_API_BASE", *_OPENAI)),
+    "hosted_vllm": ("api.openai.com", ("HOSTED_VLLM_API_BASE",)),
 }  # fmt: skip
-#: environment variables by which a person or LiteLLM moves a provider's address
-_MOVED = ("{}_API_BASE", "{}_BASE_URL")
 _SENT = ("the Python source of each callable that is searched, its shapes, dtypes and statistics of its inputs, this "
          "device's name and rates, and the kernels with their errors")  # fmt: skip
 
 
 def host_of(model: str, api_base: str | None, environment: Mapping[str, str] = os.environ) -> str:
     """The host that a model is asked at; the provider's name in words where its host is not known."""
-    provider = model.split("/", 1)[0].lower() if "/" in model else ""
-    moved = next((environment[name] for form in _MOVED if environment.get(name := form.format(provider.upper()))), "")
-    address = api_base or moved
+    provider = model.partition("/")[0] if "/" in model else model_names.provider(model)
+    host, variables = _PROVIDERS.get(provider, (f"the provider of {model}", ()))
+    address = api_base or next((environment[name] for name in variables if environment.get(name)), "")
     if address:
         return urllib.parse.urlsplit(address if "://" in address else f"http://{address}").hostname or address
-    return _HOSTS.get(provider, f"the provider of {model}")
+    return host
 
 
 def is_here(host: str) -> bool:
@@ -118,6 +128,27 @@ def consented(place: Workspace) -> dict[str, str]:
         return {str(host): str(at) for host, at in found["hosts"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}
+
+
+def withdraw(place: Workspace, hosts: Sequence[str]) -> dict[str, str]:
+    """Take back what was agreed to for these hosts; returns what is left.
+
+    Raises:
+        UsageError: nobody agreed to one of them; then all stays as it is.
+        StoreError: the file cannot be written.
+    """
+    given = consented(place)
+    for host in hosts:
+        if host not in given:
+            named = f"Agreed to are: {', '.join(given)}." if given else "Nothing was agreed to in this workspace."
+            raise UsageError(f"Nobody agreed to {host} in {place.root}.", named)
+    left = {host: at for host, at in given.items() if host not in hosts}
+    try:
+        _keep(place, left)
+    except OSError as error:
+        raise StoreError(f"{_file(place)} cannot be written: {error.strerror}.", "The consent is still there.") \
+            from error  # fmt: skip
+    return left
 
 
 def _keep(place: Workspace, hosts: dict[str, str]) -> None:

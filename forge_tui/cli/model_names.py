@@ -31,15 +31,20 @@ def check(models: Sequence[str], api_base: str | None, note: Callable[[str], Non
     for name in models:
         if name in _OURS or ":" in name.partition("/")[0] or name in known:
             continue
-        provider, slash, bare = name.partition("/")
-        if not slash or provider not in _providers():
+        prefix, slash, bare = name.partition("/")
+        if not slash or prefix not in _providers():
             candidates = [*known, *_OURS] if not slash else [f"{p}/{bare}" for p in _providers()]
             raise UsageError(f"There is no model {name!r} that LiteLLM knows.{_close(name, candidates)}",
                              "Name it as provider/model, or give its server with --api-base.")  # fmt: skip
-        theirs = {k.removeprefix(f"{provider}/") for k, v in known.items() if v == provider}
+        theirs = {k.removeprefix(f"{prefix}/") for k, v in known.items() if v == prefix}
         meant = "" if bare in theirs else _close(bare, sorted(theirs))
         if meant:
             note(f"{name} is not in LiteLLM's table, and is asked as it is.{meant}")
+
+
+def provider(name: str) -> str:
+    """The provider that LiteLLM's table names for a bare model name; empty where it has none."""
+    return _models().get(name, "")
 
 
 def _close(name: str, candidates: Sequence[str]) -> str:

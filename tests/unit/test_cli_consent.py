@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from forge_tui.cli import consent
+from forge_tui.cli import consent, main, output
 from forge_tui.core.errors import UsageError
 from forge_tui.core.paths import Workspace
 
@@ -43,6 +43,17 @@ def checked(place: Workspace, *models: str, api_base: str | None = None, **more)
     ("anthropic/x", None, {"ANTHROPIC_BASE_URL": "http://[::1]:9"}, "::1"),
     ("ollama/qwen", None, {}, "localhost"),
     ("ollama/qwen", None, {"OLLAMA_API_BASE": "box.example:11434"}, "box.example"),
+    # as LiteLLM does it, measured: variables that it does not read, their order, and its defaults
+    ("openai/x", None, {"OPENAI_API_BASE": "http://127.0.0.1:9", "OPENAI_BASE_URL": "http://far.example"},
+     "far.example"),
+    ("anthropic/x", None, {"ANTHROPIC_API_BASE": "http://127.0.0.1:9", "ANTHROPIC_BASE_URL": "http://far.example"},
+     "127.0.0.1"),
+    ("mistral/x", None, {"MISTRAL_API_BASE": "http://127.0.0.1:9"}, "api.mistral.ai"),
+    ("groq/x", None, {"GROQ_BASE_URL": "http://127.0.0.1:9"}, "api.groq.com"),
+    ("odd/x", None, {"ODD_API_BASE": "http://127.0.0.1:9"}, "the provider of odd/x"),
+    ("lm_studio/x", None, {}, "api.openai.com"), ("hosted_vllm/x", None, {}, "api.openai.com"),
+    ("lm_studio/x", None, {"LM_STUDIO_API_BASE": "http://127.0.0.1:9"}, "127.0.0.1"),
+    ("gpt-5", None, {}, "api.openai.com"),
     ("odd/x", None, {}, "the provider of odd/x"),
     ("bare-name", None, {}, "the provider of bare-name"),
 ])  # fmt: skip
@@ -110,3 +121,21 @@ def test_a_damaged_file_is_no_consent(tmp_path, text):
     (tmp_path / "consent.json").write_text(text)
     with pytest.raises(UsageError):
         checked(Workspace(tmp_path), REMOTE)
+
+
+def test_consent_is_listed_and_taken_back(tmp_path, monkeypatch, capsys):
+    """What was agreed to is shown with its time; withdrawn it is asked for again; a host nobody agreed to is said."""
+    monkeypatch.setattr(output, "_written", False)
+    monkeypatch.chdir(tmp_path)
+    place = Workspace(tmp_path / ".forge")
+    monkeypatch.setattr("sys.stdin", type("In", (), {"readline": lambda _self: "y\n"})())
+    checked(place, REMOTE, ask=True)
+    assert main.main(["consent"]) == 0
+    assert capsys.readouterr().out.startswith("api.anthropic.com  since 20")
+    assert main.main(["consent", "--withdraw", "api.openai.com"]) == 2
+    assert "Agreed to are: api.anthropic.com." in capsys.readouterr().err
+    checked(place, REMOTE)
+    assert main.main(["consent", "--withdraw", "api.anthropic.com", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["hosts"] == {}
+    with pytest.raises(UsageError, match="nobody has agreed"):
+        checked(place, REMOTE)
