@@ -64,6 +64,13 @@ def _number(value: float | None) -> float | None:
     return value
 
 
+def _typed(context: typer.Context) -> frozenset[str]:
+    """Names of the options on the command line; the model to make faster is no option."""
+    named = {name for name in context.params
+             if getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"}  # fmt: skip
+    return frozenset("model" if name == "models" else name for name in named - {"model"})
+
+
 class ProfileSort(StrEnum):
     """What a profile's callables are ordered by."""
 
@@ -145,6 +152,7 @@ def screen(
 
 @app.command()
 def run(
+    context: typer.Context,
     model: Annotated[str | None, typer.Argument(
         metavar="MODEL", help="file.py, file.py:factory, example:NAME, hf:FOLDER or hf:org/name; none with "
         "--device sim:FILE")] = None,
@@ -201,6 +209,7 @@ def run(
         from forge_tui.cli.commands import run as command
         from forge_tui.models.spec import ModelRequest
 
+        given = _typed(context)
         request = ModelRequest(
             dtype=dtype, inputs=inputs, vary=vary, phases=tuple(phase or ()), dynamic=tuple(dynamic or ()),
             batch=batch, length=length, layers=layers, attention=attention, remote_code=trust_remote_code,
@@ -212,6 +221,7 @@ def run(
             threads=threads, request=request, capture_gb=capture_gb, api_base=api_base,
             compile_baseline=compile_baseline, pace=pace, headless=headless, as_json=as_json,
             detach=detach, prices=price or [], allow_remote=allow_remote, local_only=local_only,
+            given=given,
         )  # fmt: skip
 
     return call
@@ -443,6 +453,18 @@ def cost(
         from forge_tui.cli.commands import cost as command
 
         return command.cost(session=session, workspace=workspace, as_json=as_json)
+
+    return call
+
+
+@app.command()
+def config(workspace: Workspace = None, as_json: Json = False) -> Call:
+    """Show what holds for run here, and whether a variable, a file or nobody said so."""
+
+    def call() -> int:
+        from forge_tui.cli.commands import config as command
+
+        return command.config(workspace=workspace, as_json=as_json)
 
     return call
 

@@ -19,6 +19,7 @@ from forge_tui.cli import model_names
 from forge_tui.core.errors import StoreError, UsageError
 from forge_tui.core.landscapes import PREFIX as SIM
 from forge_tui.core.paths import Workspace
+from forge_tui.core.records import ModelOptions
 
 #: what is written by nobody elsewhere
 _HERE = ("templates", "inbox", "sim", "person")
@@ -81,21 +82,25 @@ def _ours(address: str) -> bool:
     return True
 
 
-def remote_hosts(models: Sequence[str], api_base: str | None) -> dict[str, str]:
-    """The hosts elsewhere by the first model that is asked there."""
+def remote_hosts(
+    models: Sequence[str], api_base: str | None, own: Mapping[str, ModelOptions] | None = None
+) -> dict[str, str]:
+    """The first model that is asked there by host elsewhere; `own` are addresses of single models."""
     found: dict[str, str] = {}
     for model in models:
         if model in _HERE or model.startswith((_REPLAY, SIM)):
             continue
-        host = host_of(model, api_base)
+        address = own[model].api_base if own and model in own else None
+        host = host_of(model, address or api_base)
         if host not in found and not is_here(host):
             found[host] = model
     return found
 
 
 def check(
-    models: Sequence[str], api_base: str | None, place: Workspace, *, allow_remote: bool, local_only: bool, ask: bool
-) -> None:
+    models: Sequence[str], api_base: str | None, place: Workspace, *, allow_remote: bool, local_only: bool, ask: bool,
+    own: Mapping[str, ModelOptions] | None = None,
+) -> None:  # fmt: skip
     """Have consent for every host elsewhere; with `ask` a person at the terminal is asked, once for a workspace.
 
     Raises:
@@ -103,7 +108,7 @@ def check(
     """
     if allow_remote and local_only:
         raise UsageError("--allow-remote and --local-only contradict each other.", "Leave one of them out.")
-    hosts = remote_hosts(models, api_base)
+    hosts = remote_hosts(models, api_base, own)
     if not hosts:
         return
     host, model = next(iter(hosts.items()))

@@ -35,3 +35,8 @@ def parse_prices(texts: Sequence[str], models: Sequence[str]) -> dict[str, tuple
             raise UsageError(f"--price {text} is no price.", _FORM)
         found[name] = rates
     return found
+
+
+def of_models(texts: Sequence[str], models: Sequence[str]) -> list[str]:
+    """Those of these models, and those without a name where one model is asked."""
+    return [text for text in texts if (text.rpartition("=")[0] in models if "=" in text else len(models) == 1)]

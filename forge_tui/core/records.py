@@ -571,6 +571,15 @@ class StartKernel(Record, frozen=True, kw_only=True):
     path: str = ""
 
 
+class ModelOptions(Record, frozen=True, kw_only=True):
+    """What holds for one model instead of what holds for all."""
+
+    api_base: str | None = None
+    max_tokens: int | None = None
+    """Most output tokens of a call."""
+    temperature: float | None = None
+
+
 class RunOptions(Record, frozen=True, kw_only=True):
     """What a session was asked to do; stored with it, so that a resume does the same."""
 
@@ -596,6 +605,8 @@ class RunOptions(Record, frozen=True, kw_only=True):
     """Search only these; empty is all."""
     start: tuple[StartKernel, ...] = ()
     api_base: str | None = None
+    model_options: dict[str, ModelOptions] = msgspec.field(default_factory=dict)
+    """By model."""
     prices: dict[str, tuple[float, ...]] = msgspec.field(default_factory=dict)
     """By model, dollars per million tokens: input, output, then cached input and cache writes where given."""
     attended: bool = False

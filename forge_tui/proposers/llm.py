@@ -83,12 +83,18 @@ class LlmProposer:
     def __init__(
         self, model: str, *, api_base: str | None = None, price: Sequence[float] | None = None,
         templates: book.PromptBook | None = None, patience: Patience | None = None,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep, max_tokens: int | None = None,
+        temperature: float | None = None,
     ) -> None:  # fmt: skip
-        """`price` is in dollars per million tokens: input, output, then cached input and cache writes."""
+        """`price` is in dollars per million tokens: input, output, then cached input and cache writes.
+
+        `max_tokens` is the most output of a call; a model that refuses `temperature` is asked without.
+        """
         self.name = model
         self._api_base = api_base
         self._given = price
+        self._most_output = max_tokens
+        self._temperature = temperature
         self._templates = templates
         self._patience = patience or Patience()
         self._sleep = sleep
@@ -173,7 +179,8 @@ class LlmProposer:
         litellm = await self._load()
         info = pricing.model_info(litellm, self.name)
         price = pricing.price_of(info, self._given)
-        return price.most(pricing.MOST_PROMPT_TOKENS, pricing.max_tokens(info, self.name)) if price else 0.0
+        output = pricing.max_tokens(info, self.name, self._most_output)
+        return price.most(pricing.MOST_PROMPT_TOKENS, output) if price else 0.0
 
     async def priced(self) -> bool:
         """Whether the price is known."""
@@ -226,12 +233,14 @@ class LlmProposer:
         """
         key = await self._key_arguments(litellm)
         info = pricing.model_info(litellm, self.name)
-        tokens = pricing.max_tokens(info, self.name)
+        tokens = pricing.max_tokens(info, self.name, self._most_output)
         messages = _without_keys(asked.messages(markers=_wants_markers(self.name)))
         arguments: dict[str, Any] = {
             "model": self.name, "messages": messages, "max_tokens": tokens, "max_retries": 0, "num_retries": 0,
             "drop_params": True,
         }  # fmt: skip
+        if self._temperature is not None:
+            arguments["temperature"] = self._temperature
         if self._api_base:
             arguments["api_base"] = self._api_base
         arguments |= key

@@ -122,10 +122,10 @@ def _rate(info: dict[str, Any], name: str) -> float | None:
     return None
 
 
-def max_tokens(info: dict[str, Any], model: str) -> int:
-    """How many output tokens to ask for."""
+def max_tokens(info: dict[str, Any], model: str, wanted: int | None = None) -> int:
+    """How many output tokens to ask for: those `wanted`, else ours, and never more than the model's most."""
     limit = info.get("max_output_tokens") or info.get("max_tokens")
-    wanted = REASONING_MAX_TOKENS if reasons_unseen(info, model) else DEFAULT_MAX_TOKENS
+    wanted = wanted or (REASONING_MAX_TOKENS if reasons_unseen(info, model) else DEFAULT_MAX_TOKENS)
     return min(wanted, int(limit)) if isinstance(limit, int) and limit > 0 else wanted
 
 

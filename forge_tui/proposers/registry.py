@@ -6,7 +6,7 @@ from pathlib import Path
 
 from forge_tui.core.errors import UsageError
 from forge_tui.core.ports import Proposer
-from forge_tui.core.records import RunOptions
+from forge_tui.core.records import ModelOptions, RunOptions
 
 TEMPLATES = "templates"
 
@@ -33,5 +33,7 @@ def make(name: str, options: RunOptions, session: str = "") -> Proposer:
         return inbox.InboxProposer(Path(options.workspace), session, templates=trial.checked_book(options), first=first)
     from forge_tui.proposers.llm import LlmProposer
 
-    return LlmProposer(name, api_base=options.api_base, price=options.prices.get(name),
-                       templates=trial.checked_book(options))  # fmt: skip
+    own = options.model_options.get(name, ModelOptions())
+    return LlmProposer(name, api_base=own.api_base or options.api_base, price=options.prices.get(name),
+                       templates=trial.checked_book(options), max_tokens=own.max_tokens,
+                       temperature=own.temperature)  # fmt: skip

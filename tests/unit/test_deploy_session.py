@@ -107,10 +107,12 @@ def test_a_right_kernel_is_checked_timed_and_counted(make_session):
 
 
 def test_a_set_against_a_set_times_their_difference(make_session):
-    """With `slow` in both, the other kernel changes next to nothing; swapped sides give the inverse."""
+    """Which side is divided by which; the 10 ms of `slow` on one side, on both, on the other."""
     session, _ = make_session([("slow", double), ("silu", silu)])
-    assert session.compare([], [0], 0.2).speedup == pytest.approx(1 / session.compare([0], [], 0.2).speedup, rel=0.6)
-    assert 0.2 < session.compare([0, 1], [0], 0.2).speedup < 5
+    assert session.compare([], [0], 0.2).ci[1] < 0.5
+    assert session.compare([0], [], 0.2).ci[0] > 2
+    # neither sleeps: what is left is far from a ratio of some hundred
+    assert 0.02 < session.compare([0, 1], [0], 0.2).speedup < 50
 
 
 def test_a_wrong_kernel_is_seen_in_the_models_outputs(make_session):

@@ -6,16 +6,15 @@ import contextlib
 import os
 import sys
 import time
-import urllib.parse
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from forge_tui.cli import consent, model_names, output
+from forge_tui.cli import consent, model_names, output, settings
 from forge_tui.cli.commands.sim import check_writers, device_of, locate_landscape
-from forge_tui.cli.prices import parse_prices
+from forge_tui.cli.prices import of_models, parse_prices
 from forge_tui.cli.progress import ProgressLines
 from forge_tui.core.errors import ExitCode, ForgeError, UsageError
 from forge_tui.core.landscapes import PREFIX
@@ -39,9 +38,12 @@ def run(
     target_names: list[str], start: list[Path], seed: int, threads: int, request: ModelRequest, capture_gb: float,
     api_base: str | None, compile_baseline: bool, pace: float,
     headless: bool, as_json: bool, detach: bool, prices: Sequence[str] = (), allow_remote: bool = False,
-    local_only: bool = False,
+    local_only: bool = False, given: frozenset[str] | None = None,
 ) -> int:  # fmt: skip
-    """Take a model from slow to faster; returns the exit code."""
+    """Take a model from slow to faster; returns the exit code.
+
+    What is not among the `given` names of options comes from variables and files where they say; None is all given.
+    """
     if under != "eager":
         raise UsageError(f"--under {under} is not supported yet.", "Leave it out, or say --under eager.")
     check_numbers(threads, seed)
@@ -53,21 +55,37 @@ def run(
         spec, resolved, place = locate_landscape(model, device, request, workspace)
     else:
         spec, resolved, place = locate(model, device, request, workspace)
-    models = [checked_replay(name, place) for name in models]
-    model_names.check(models, api_base, output.note)
-    consent.check(models, api_base, place, allow_remote=allow_remote, local_only=local_only,
-                  ask=_on_screen(headless=headless, as_json=as_json))
+    typed: dict[str, Any] = {
+        "model": models, "api_base": api_base, "price": list(prices), "templates": templates, "usd": usd,
+        "minutes": minutes, "evaluations": evaluations, "targets": targets, "gpu_rate": gpu_rate, "worth": worth,
+        "transfer": transfer, "threads": threads, "allow_remote": allow_remote, "local_only": local_only,
+    }  # fmt: skip
+    # recorded landscapes have writers of their own
+    fixed = {"model"} if on_sim else set()
+    chosen = settings.load(place, {key: typed[key] for key in typed if given is None or key in given | fixed})
+    say, api_base = chosen.run, chosen.run.api_base
+    check_numbers(say.threads, seed)
+    models = [checked_replay(name, place) for name in check_writers(
+        list(say.model), starts=bool(start), on_sim=on_sim, pace=pace)]  # fmt: skip
+    own = chosen.options(models)
+    model_names.check([name for name in models if name not in own or not own[name].api_base], api_base, output.note)
+    consent.check(models, api_base, place, allow_remote=say.allow_remote, local_only=say.local_only,
+                  ask=_on_screen(headless=headless, as_json=as_json), own=own)
+    # a price in a file or a variable may be of a model that is not asked this time
+    wanted = say.price if chosen.sources["price"] == settings.FLAG else of_models(say.price, models)
     options = RunOptions(
         model=spec, device=resolved, workspace=str(place.root),
-        proposers=(("templates",) if templates else ()) + tuple(models), max_evaluations=evaluations,
-        max_minutes=minutes, max_usd=usd, gpu_usd_per_hour=gpu_rate, usd_per_percent=worth, transfer=transfer,
-        max_targets=targets, seed=seed, threads=threads,
+        proposers=(("templates",) if say.templates else ()) + tuple(models), max_evaluations=say.evaluations,
+        max_minutes=say.minutes, max_usd=say.usd, gpu_usd_per_hour=say.gpu_rate, usd_per_percent=say.worth,
+        transfer=say.transfer, max_targets=say.targets, seed=seed, threads=say.threads, model_options=own,
         target_names=tuple(target_names), start=tuple(read_start(p, resolved) for p in start), api_base=api_base,
         compile_baseline=compile_baseline, capture_bytes=gibibytes(capture_gb), pace=pace,
-        prices=parse_prices(prices, models), attended=not detach and _on_screen(headless=headless, as_json=as_json),
+        prices=chosen.prices(models) | parse_prices(wanted, models),
+        attended=not detach and _on_screen(headless=headless, as_json=as_json),
     )  # fmt: skip
     if not options.proposers and not options.start:
         raise UsageError("Nobody is left to write kernels.", "Leave out --no-templates, or name a --model.")
+    settings.use_theme(chosen)
     order = {"run": msgspec.to_builtins(options)}
     return _follow(place, order, headless=headless, as_json=as_json, detach=detach)
 
@@ -84,8 +102,12 @@ def resume(
     if info is None:
         raise UsageError(f"There is no session in {place.root}.", "Start one with forge-tui run MODEL.")
     models = [name for name in info.options.proposers if name != "templates"]
-    consent.check(models, info.options.api_base, place, allow_remote=allow_remote, local_only=local_only,
+    typed = {"allow_remote": allow_remote, "local_only": local_only}
+    chosen = settings.load(place, {key: True for key in typed if typed[key]})
+    consent.check(models, info.options.api_base, place, allow_remote=chosen.run.allow_remote,
+                  local_only=chosen.run.local_only, own=info.options.model_options,
                   ask=_on_screen(headless=headless, as_json=as_json))
+    settings.use_theme(chosen)
     request: dict[str, Any] = {
         "resume": info.id, "max_evaluations": evaluations, "max_minutes": minutes, "max_usd": usd,
         "prices": parse_prices(prices, models),
@@ -147,17 +169,11 @@ def check_numbers(threads: int, seed: int) -> None:
 
 def check_address(api_base: str | None) -> None:
     """Raise UsageError for an address with a password or a key in it: addresses are kept in the session."""
-    if api_base is None:
-        return
-    try:
-        parts = urllib.parse.urlsplit(api_base)
-    except ValueError:
-        parts = urllib.parse.urlsplit("")
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise UsageError("--api-base is not an address.", "Give one such as http://localhost:8000/v1.")
-    if "@" in parts.netloc or parts.query:
-        raise UsageError("--api-base holds a password or a key, which would be kept with the session.",
-                         "Give the bare address; keys go into the environment or the file of keys.")  # fmt: skip
+    fault = settings.address_fault(api_base) if api_base is not None else ""
+    if fault:
+        hint = "Give one such as http://localhost:8000/v1." if "address" in fault else \
+            "Give the bare address; keys go into the environment or the file of keys."  # fmt: skip
+        raise UsageError(f"--api-base {fault}.", hint)
 
 
 def gibibytes(count: float) -> int:

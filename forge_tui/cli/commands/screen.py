@@ -16,9 +16,12 @@ def screen(*, workspace: str | None, usage: str) -> int:
         output.note(usage)
         output.note("\nforge-tui: The screen needs a terminal; name a command.")
         return int(ExitCode.USAGE)
+    from forge_tui.cli import settings
     from forge_tui.tui.app import run_screen
 
-    return run_screen(workspace_for(None, workspace), None)
+    place = workspace_for(None, workspace)
+    settings.use_theme(settings.load(place))
+    return run_screen(place, None)
 
 
 def _on_terminal() -> bool:
