@@ -20,6 +20,7 @@ from forge_tui.core.errors import StoreError, UsageError
 from forge_tui.core.landscapes import PREFIX as SIM
 from forge_tui.core.paths import Workspace
 from forge_tui.core.records import ModelOptions
+from forge_tui.proposers import keys
 
 #: what is written by nobody elsewhere
 _HERE = ("templates", "inbox", "sim", "person")
@@ -37,6 +38,7 @@ _PROVIDERS: dict[str, tuple[str, tuple[str, ...]]] = {
     "openrouter": ("openrouter.ai", ("OPENROUTER_API_BASE",)),
     "together_ai": ("api.together.ai", ("TOGETHER_AI_API_BASE",)),
     "cohere": ("api.cohere.com", ("COHERE_API_BASE",)),
+    "azure": ("the provider of azure", ("AZURE_API_BASE",)),
     "ollama": ("localhost", ("OLLAMA_API_BASE",)), "ollama_chat": ("localhost", ("OLLAMA_API_BASE",)),
     # without an address of their own these two end at OpenAI
     "lm_studio": ("api.openai.com", ("LM_STUDIO_API_BASE", *_OPENAI)),
@@ -50,6 +52,7 @@ def host_of(model: str, api_base: str | None, environment: Mapping[str, str] = o
     """The host that a model is asked at; the provider's name in words where its host is not known."""
     provider = model.partition("/")[0] if "/" in model else model_names.provider(model)
     host, variables = _PROVIDERS.get(provider, (f"the provider of {model}", ()))
+    environment = keys.addresses(environment) | dict(environment)
     address = api_base or next((environment[name] for name in variables if environment.get(name)), "")
     if address:
         return urllib.parse.urlsplit(address if "://" in address else f"http://{address}").hostname or address

@@ -82,7 +82,13 @@ class Books(Protocol):
         """
 
     def settle(self, number: int, call: LlmCall) -> None:
-        """What became of it. The call that a proposal comes with is settled by who takes the proposal."""
+        """What became of it; at once, so that a reply which is paid for is never lost."""
+
+    def came(self, task: Task, model: str) -> list[tuple[int, LlmCall]]:
+        """Replies to this step that came to an engine which ended before it could use them, oldest first.
+
+        Each is given once. They are paid for: who uses one opens no call for it.
+        """
 
 
 @runtime_checkable

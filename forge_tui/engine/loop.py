@@ -293,10 +293,12 @@ class Engine:
             self._log("warning", f"{calls} on the way when the engine ended; what was set aside for it, {booked}, "
                                  "counts as spent.")  # fmt: skip
         options = self._options
-        return Ledger(
+        ledger = Ledger(
             self._store, self._id, search, max_usd=options.max_usd, spent_usd=self._reader.session(self._id).cost_usd,
             rent_usd=lambda: options.gpu_usd_per_hour * self._elapsed_s() / 3600, log=self._log,
         )  # fmt: skip
+        ledger.remember(self._reader.llm_calls(self._id))
+        return ledger
 
     def _found(self, targets: list[Target], device: Device, most: int) -> dict[str, list[Found]]:
         """Kernels that were faster in earlier sessions of this workspace, by target."""

@@ -162,6 +162,29 @@ async def test_a_killed_engines_call_is_booked_and_replies_are_not_paid_twice(se
     assert any(text.startswith("1 model call was on the way when the engine ended") for text in said)
 
 
+async def test_a_reply_that_came_is_used_by_the_next_engine(session):
+    """The engine ends between a cut-off reply and its second half: the first is neither asked nor paid for again."""
+    cut = Play(text=REPLY[:95], finish="length")
+    async with serving() as server:
+        server.script = lambda number, body: cut if number == 0 else Play("slow")
+        engines: list[Any] = []
+        running = asyncio.create_task(
+            session.run(LlmRooms(server), options=asked(max_evaluations=1), meanwhile=engines.append))
+        await until(lambda: session.id is not None and len(server.requests) == 2 and server.open == 1)
+        engines[0].ask_stop()
+        await running
+        server.script = lambda number, body: Play(text=REPLY[95:])
+        await session.run(LlmRooms(server), options=asked(max_evaluations=1))
+    rows = ledger(session)
+    assert [(row.state, row.attempt, row.finish) for row in rows] == [
+        ("done", 1, "length"), ("cancelled", 2, ""), ("done", 2, "stop")]
+    assert len(server.requests) == 3
+    with contextlib.closing(session.reader) as reader:
+        (node,) = reader.nodes(session.id)
+        assert [entry.node_id for entry in reader.llm_calls(session.id)] == [None, None, node.id]
+    assert node.cost_usd == pytest.approx((rows[0].cost_usd or 0) + (rows[2].cost_usd or 0))
+
+
 async def test_a_model_that_cannot_work_makes_way_for_another(session):
     """A wrong key puts one model out; the other writes every kernel, and no kernel counts as failed."""
     async with serving() as server:
