@@ -45,6 +45,8 @@ class Play:
     usage: bool = True
     finish: str = "stop"
     message: str = "no"
+    tools: tuple[tuple[str, str], ...] = ()
+    """Tools that the reply asks for: names, and arguments as JSON."""
 
     @property
     def prompt(self) -> int:
@@ -179,18 +181,33 @@ def _anthropic_usage(play: Play) -> dict[str, Any]:
             "cache_creation_input_tokens": play.written, "output_tokens": play.output}  # fmt: skip
 
 
+def _openai_tools(play: Play) -> list[dict[str, Any]]:
+    return [{"id": f"call_{at}", "type": "function", "index": at, "function": {"name": name, "arguments": arguments}}
+            for at, (name, arguments) in enumerate(play.tools)]  # fmt: skip
+
+
+def _blocks(play: Play) -> list[dict[str, Any]]:
+    text = _text(play)
+    tools = [{"type": "tool_use", "id": f"toolu_{at}", "name": name, "input": json.loads(arguments)}
+             for at, (name, arguments) in enumerate(play.tools)]  # fmt: skip
+    return ([{"type": "text", "text": text}] if text else []) + tools
+
+
 def _completion(play: Play) -> dict[str, Any]:
-    choice = {"index": 0, "finish_reason": _finish(play), "message": {"role": "assistant", "content": _text(play)}}
+    message: dict[str, Any] = {"role": "assistant", "content": _text(play)}
+    if play.tools:
+        message["tool_calls"] = [{key: call[key] for key in ("id", "type", "function")} for call in _openai_tools(play)]
+    choice = {"index": 0, "finish_reason": "tool_calls" if play.tools else _finish(play), "message": message}
     body: dict[str, Any] = {"id": "1", "object": "chat.completion", "created": 1, "model": "m",
                             "choices": [] if play.kind == "no-choices" else [choice]}  # fmt: skip
     return body | ({"usage": _openai_usage(play)} if play.usage else {})
 
 
 def _message(play: Play) -> dict[str, Any]:
-    text = _text(play)
     stop = {"stop": "end_turn", "length": "max_tokens", "content_filter": "refusal"}[_finish(play)]
+    stop = "tool_use" if play.tools else stop
     return {"id": "1", "type": "message", "role": "assistant", "model": "m",
-            "content": [{"type": "text", "text": text}] if text else [], "stop_reason": stop, "stop_sequence": None,
+            "content": _blocks(play), "stop_reason": stop, "stop_sequence": None,
             "usage": _anthropic_usage(play)}  # fmt: skip
 
 
@@ -203,7 +220,13 @@ def _chunks(play: Play) -> list[str]:
     text = _text(play) or ""
     lines = [chunk({"role": "assistant", "content": ""})]
     lines += [chunk({"content": text[at : at + 40]}) for at in range(0, len(text), 40)]
-    lines.append(chunk({}, _finish(play)))
+    for call in _openai_tools(play):
+        arguments = call["function"]["arguments"]
+        first = call | {"function": {"name": call["function"]["name"], "arguments": ""}}
+        lines.append(chunk({"tool_calls": [first]}))
+        lines += [chunk({"tool_calls": [{"index": call["index"], "function": {"arguments": arguments[at : at + 30]}}]})
+                  for at in range(0, len(arguments), 30)]  # fmt: skip
+    lines.append(chunk({}, "tool_calls" if play.tools else _finish(play)))
     if play.usage:
         lines.append(json.dumps({"id": "1", "object": "chat.completion.chunk", "created": 1, "model": "m",
                                  "choices": [], "usage": _openai_usage(play)}))  # fmt: skip
@@ -221,6 +244,14 @@ def _messages(play: Play) -> list[str]:
         *({"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": text[at : at + 40]}}
           for at in range(0, len(text), 40)),
         {"type": "content_block_stop", "index": 0},
+        *(event for at, (name, arguments) in enumerate(play.tools, 1) for event in (
+            {"type": "content_block_start", "index": at, "content_block": {
+                "type": "tool_use", "id": f"toolu_{at}", "name": name, "input": {}}},
+            *({"type": "content_block_delta", "index": at, "delta": {
+                "type": "input_json_delta", "partial_json": arguments[part : part + 30]}}
+              for part in range(0, len(arguments), 30)),
+            {"type": "content_block_stop", "index": at},
+        )),
         {"type": "message_delta", "delta": {"stop_reason": whole["stop_reason"], "stop_sequence": None},
          "usage": {"output_tokens": play.output}},
         {"type": "message_stop"},

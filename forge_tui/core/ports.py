@@ -99,6 +99,24 @@ class Booked(Protocol):
         """Use these from now on."""
 
 
+class Workbench(Protocol):
+    """Where a proposer may try a kernel before it answers."""
+
+    async def use(self, task: Task, call: int, tool: str, source: str) -> str:
+        """What one tool says of a kernel, in words; `call` is the ledger's number of the reply that asked for it.
+
+        A fault of the kernel is an answer. Never raises for one of ours.
+        """
+
+
+@runtime_checkable
+class Equipped(Protocol):
+    """A proposer that may be given a workbench."""
+
+    def equip(self, workbench: Workbench) -> None:
+        """Use this one from now on."""
+
+
 @runtime_checkable
 class Revivable(Protocol):
     """A proposer that gives up on faults which a person can mend."""
@@ -120,6 +138,14 @@ class Compiler(Protocol):
 
     async def build(self, target: Target, source: str, tunables: dict[str, int]) -> Built | CompileFailure:
         """Compile under limits; cached by content. Raises EnvironmentFault where no compiler is at hand."""
+
+
+@runtime_checkable
+class Disassembler(Protocol):
+    """A compiler that can show what it made."""
+
+    async def machine_code(self, built: Built) -> str:
+        """The instructions in few words. Raises EnvironmentFault where no disassembler is at hand."""
 
 
 @runtime_checkable

@@ -626,6 +626,8 @@ class RunOptions(Record, frozen=True, kw_only=True):
     """Search only these; empty is all."""
     start: tuple[StartKernel, ...] = ()
     api_base: str | None = None
+    tools: int = 0
+    """How often a model may try kernels by tools before it answers."""
     model_options: dict[str, ModelOptions] = msgspec.field(default_factory=dict)
     """By model."""
     prices: dict[str, tuple[float, ...]] = msgspec.field(default_factory=dict)

@@ -13,7 +13,7 @@ from forge_tui.core.errors import EnvironmentFault, ExitCode, ForgeError, UsageE
 from forge_tui.core.events import Kind
 from forge_tui.core.landscapes import PREFIX
 from forge_tui.core.money import dollars
-from forge_tui.core.ports import Booked, Compiler, Evaluator, Isolated, Keyed, Priced, Proposer, Task
+from forge_tui.core.ports import Booked, Compiler, Equipped, Evaluator, Isolated, Keyed, Priced, Proposer, Task
 from forge_tui.core.profiles import Profile
 from forge_tui.core.records import (
     DeployDecision,
@@ -29,6 +29,7 @@ from forge_tui.engine.ledger import Ledger
 from forge_tui.engine.pipeline import Pipeline
 from forge_tui.engine.rooms import Rooms
 from forge_tui.engine.searching import SearchPhase
+from forge_tui.engine.workbench import EngineWorkbench
 from forge_tui.processes.quiet import Quiet
 from forge_tui.search.driver import Drop, Found, Search, SearchConfig, Step
 from forge_tui.store.reader import Reader
@@ -264,9 +265,13 @@ class Engine:
             config = msgspec.structs.replace(config, max_transfers=0)
         search = Search(config, usable, self._found(usable, profile.device, config.max_transfers))
         ledger = self._ledger(search)
+        bench = EngineWorkbench(self._store, self._id, search, pipeline, profile.device, log=self._log)
+        search.count_aside(sum(bool(use.verdict) for use in self._reader.tool_uses(self._id)))
         for proposer in proposers.values():
             if isinstance(proposer, Booked):
                 proposer.keep_books(ledger)
+            if isinstance(proposer, Equipped):
+                proposer.equip(bench)
         by_id = {target.id: target for target in usable}
         known = [node for node in self._reader.nodes(self._id) if node.target_id in by_id]
         undone = [step for step in msgspec.convert(self._reader.steps(self._id), list[Step]) if step.target_id in by_id]

@@ -20,7 +20,7 @@ from forge_tui.core import secrets
 from forge_tui.core.errors import ConfigError
 from forge_tui.core.ports import Books, Task
 from forge_tui.core.records import LlmCall, Record
-from forge_tui.proposers import keys, pricing, streaming
+from forge_tui.proposers import keys, pricing, streaming, tools
 from forge_tui.proposers.faults import Fault, fault_of
 from forge_tui.proposers.strategies import draw
 from forge_tui.proposers.streaming import Answer, Patience
@@ -59,6 +59,10 @@ class Request(Record, frozen=True, kw_only=True):
     price: pricing.Price | None
     reserved_usd: float | None
     first_s: float
+
+    def saying(self, prompt: str) -> Request:
+        """The same with another text for the ledger."""
+        return msgspec.structs.replace(self, prompt=secrets.without_values(prompt))
 
 
 class Answered(Record, frozen=True, kw_only=True):
@@ -303,8 +307,8 @@ def booked(call: LlmCall, state: Any, error: str, latency_s: float) -> LlmCall:
 
 
 def _done(call: LlmCall, request: Request, answer: Answer) -> LlmCall:
-    came = msgspec.structs.replace(call, state="done", reply=secrets.without_values(answer.text),
-                                   finish=answer.finish, latency_s=answer.seconds)  # fmt: skip
+    reply = secrets.without_values(tools.written(answer.text, answer.tools))
+    came = msgspec.structs.replace(call, state="done", reply=reply, finish=answer.finish, latency_s=answer.seconds)
     return _counted(came, request, answer.usage)
 
 

@@ -21,6 +21,7 @@ _FILTER = ("content_policy", "content policy", "content management policy", "con
 _LONG = ("maximum context length", "context_length_exceeded", "prompt is too long", "context window",
          "request_too_large", "input is too long")  # fmt: skip
 _RETRY_STATUS = (408, 409, 425, 429)
+_TOOLS = re.compile(r"\b(?:tools?|tool_choice|tool_calls|functions?|function.calling)\b")
 _STREAM = re.compile(r"\bstream(?:s|ed|ing|_options)?\b")
 #: the request was turned away before anything was made of it
 _AT_THE_DOOR = (503, 529)
@@ -60,6 +61,8 @@ class Fault(Record, frozen=True, kw_only=True):
     """Whether the provider may have charged for it."""
     unasked: bool = False
     """Whether it was our own doing, before anybody was asked."""
+    no_tools: bool = False
+    """Whether it may be the tools that are not taken."""
     no_stream: bool = False
     """Whether the server does not know how to stream with a count of tokens: to be asked plainly."""
 
@@ -113,6 +116,8 @@ def _of_request(error: Exception, model: str, said: str) -> Fault | None:
         return Fault(text=f"There is no model {model} at the provider ({status}): {said}", retry=False, fatal=True)
     if status in (400, 405, 422, 501) and _STREAM.search(low):
         return Fault(text=f"{model} does not stream: {said}", retry=True, no_stream=True)
+    if status in (400, 422, 501) and _TOOLS.search(low):
+        return Fault(text=f"{model} does not take tools: {said}", retry=False, fatal=True, no_tools=True)
     if refusal and status not in _RETRY_STATUS:
         return Fault(text=f"{model} does not accept the request ({status}): {said}", retry=False, fatal=True)
     return None

@@ -7,11 +7,14 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
 
+import msgspec
+
 from forge_tui.core.errors import ConfigError
-from forge_tui.core.ports import Books, Task
+from forge_tui.core.ports import Books, Task, Workbench
 from forge_tui.core.records import Edge, LlmCall, Proposal
-from forge_tui.proposers import book, longer, prompt
-from forge_tui.proposers.calling import Answered, Caller, Failed, Request, UnaskedError
+from forge_tui.proposers import book, longer, prompt, tools
+from forge_tui.proposers.agent import Agent, Talk
+from forge_tui.proposers.calling import Answered, Caller, Failed, UnaskedError
 from forge_tui.proposers.faults import Fault
 from forge_tui.proposers.parse import TRUNCATED, Reply, parse_reply
 from forge_tui.proposers.streaming import Patience
@@ -27,12 +30,13 @@ class LlmProposer:
         self, model: str, *, api_base: str | None = None, price: Sequence[float] | None = None,
         templates: book.PromptBook | None = None, patience: Patience | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep, max_tokens: int | None = None,
-        temperature: float | None = None,
+        temperature: float | None = None, tool_uses: int = 0,
     ) -> None:  # fmt: skip
-        """See `calling.Caller`."""
+        """See `calling.Caller`; before an answer the model may use a workbench `tool_uses` times."""
         self.name = model
         self.caller = Caller(model, api_base=api_base, price=price, patience=patience, sleep=sleep,
                              max_tokens=max_tokens, temperature=temperature)  # fmt: skip
+        self._agent = Agent(self.caller, tool_uses)
         self._templates = templates
         self._dead = ""
         self._unfit: set[tuple[str, Edge, int | None]] = set()
@@ -45,9 +49,14 @@ class LlmProposer:
         """Write calls down there from now on."""
         self.caller.books = books
 
+    def equip(self, workbench: Workbench) -> None:
+        """Offer it to the model, where tools are on."""
+        self._agent.bench = workbench
+
     def revive(self) -> None:
         """Try again after a person changed a key, an account or a server."""
         self._dead = ""
+        self._agent.refused = False
         self.caller.forget_keys()
         self._unfit.clear()
 
@@ -69,35 +78,44 @@ class LlmProposer:
         kept = self.caller.kept(task)
         try:
             asked = prompt.render(task, self._templates)
+            if self._agent.ready:
+                asked = msgspec.structs.replace(asked, request=f"{asked.request}\n{tools.offer(self._agent.steps)}")
             request = await self.caller.request(asked.messages(markers=_wants_markers(self.name)), asked.text)
         except ConfigError as error:
             return self._failed(task, Failed(fault=Fault(text=str(error), retry=False, fatal=True)), ())
         except UnaskedError as error:
             return self._failed(task, Failed(fault=error.fault), ())
-        came = kept[0] if kept else await self.caller.answer(request, task, deadline)
+        if self._agent.ready:
+            talk = await self._agent.talk(request, task, deadline, kept)
+        else:
+            first = kept[0] if kept else await self.caller.answer(request, task, deadline)
+            talk = Talk(request=request, came=first, before=(), kept=tuple(kept[1:]))
+        came = talk.came
         if isinstance(came, Failed):
-            return self._failed(task, came, ())
+            return self._failed(task, came, talk.before)
         reply = _read(task, came.call.reply, came.call.finish)
+        if reply.source is None and talk.tried and not longer.cut(came.call.finish):
+            # "the kernel above is the answer": the one that it tried last is meant
+            reply = msgspec.structs.replace(reply, source=talk.tried, failure="")
         if reply.failure != TRUNCATED or not longer.cut(came.call.finish):
-            return _proposal(reply, came.call, came.number, ())
-        return await self._longer(task, request, came, kept[1:], deadline)
+            return _proposal(reply, came.call, came.number, talk.before)
+        return await self._longer(task, talk, came, deadline)
 
-    async def _longer(
-        self, task: Task, request: Request, cut: Answered, kept: Sequence[Answered], deadline: float
-    ) -> Proposal:
+    async def _longer(self, task: Task, talk: Talk, cut: Answered, deadline: float) -> Proposal:
         """A reply that was cut off is the model's failure, unless a second one ends it."""
+        request, before = talk.request, talk.before
         arguments = longer.request(request.arguments, cut.call.reply, await self.caller.room())
         if arguments == request.arguments:
-            return _proposal(_read(task, cut.call.reply, cut.call.finish), cut.call, cut.number, ())
-        again: Answered | Failed = kept[0] if kept else await self.caller.answer(
+            return _proposal(_read(task, cut.call.reply, cut.call.finish), cut.call, cut.number, before)
+        again: Answered | Failed = talk.kept[0] if talk.kept else await self.caller.answer(
             await self.caller.changed(request, arguments), task, deadline, cut.call.attempt + 1)  # fmt: skip
         if isinstance(again, Failed):
             # the first reply was an answer: a server that refuses the longer one may well take the next prompt
             text = f"{TRUNCATED}, and it could not be made longer: {again.fault.text}"
             return Proposal(source=None, failure=text, call=again.call or cut.call, booked=again.number or cut.number,
-                            spent_usd=_spent(cut.call, again.call))  # fmt: skip
+                            spent_usd=_spent(*before, cut.call, again.call))  # fmt: skip
         whole = longer.joined(arguments, cut.call.reply, again.call.reply)
-        return _proposal(_read(task, whole, again.call.finish), again.call, again.number, (cut.call,))
+        return _proposal(_read(task, whole, again.call.finish), again.call, again.number, (*before, cut.call))
 
     def _failed(self, task: Task, failed: Failed, before: Sequence[LlmCall]) -> Proposal:
         fault = failed.fault
@@ -111,6 +129,7 @@ class LlmProposer:
 
 
 def _read(task: Task, text: str, finish: str) -> Reply:
+    text, _ = tools.read(text)
     return parse_reply(text, task.device.language, finish, prompt.base(task))
 
 

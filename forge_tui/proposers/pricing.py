@@ -9,6 +9,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 from forge_tui.core.records import Record
 
 #: output tokens asked for where nothing better is known
@@ -153,8 +155,10 @@ def prompt_bound(litellm: Any, model: str, messages: Sequence[dict[str, Any]]) -
 def _texts(messages: Sequence[dict[str, Any]]) -> list[str]:
     found: list[str] = []
     for message in messages:
-        content = message["content"]
+        content = message.get("content") or ""
         found += [content] if isinstance(content, str) else [str(part.get("text", "")) for part in content]
+        if message.get("tool_calls"):
+            found.append(msgspec.json.encode(message["tool_calls"]).decode())
     return found
 
 
