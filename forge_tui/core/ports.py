@@ -64,6 +64,14 @@ class Priced(Protocol):
 
 
 @runtime_checkable
+class Estimated(Protocol):
+    """A proposer that can say beforehand what a call is likely to cost."""
+
+    async def about_usd(self, task: Task) -> float | None:
+        """Dollars of a usual reply to this task; None where the price is not known."""
+
+
+@runtime_checkable
 class Waiting(Protocol):
     """A proposer that waits for a person, who may take days."""
 

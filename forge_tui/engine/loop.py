@@ -23,7 +23,7 @@ from forge_tui.core.records import (
     SessionState,
     Target,
 )
-from forge_tui.engine import confirming, profiles
+from forge_tui.engine import confirming, estimate, profiles
 from forge_tui.engine.bench import Bench
 from forge_tui.engine.ledger import Ledger
 from forge_tui.engine.pipeline import Pipeline
@@ -278,6 +278,7 @@ class Engine:
         search.restore(known, self._drops(), undone)
         for node in known:
             pipeline.restore(by_id[node.target_id], node)
+        await self._say_costs(search, usable, profile.device, proposers)
         self._search_phase = SearchPhase(
             store=self._store, session=self._id, options=self._options, device=profile.device, search=search,
             pipeline=pipeline, bench=Bench(proposers), ledger=ledger, targets=by_id, elapsed_s=self._elapsed_s,
@@ -288,6 +289,17 @@ class Engine:
         starts = tuple(s for s in self._options.start if f"own kernel {s.path}".strip() not in begun)
         unfinished = [node for node in known if node.evaluation is None]
         return await self._search_phase.run(unfinished, starts, undone)
+
+    async def _say_costs(
+        self, search: Search, targets: list[Target], device: Device, proposers: dict[str, Proposer]
+    ) -> None:
+        """What the rest of the search is likely to cost, before it does."""
+        left = max(0, self._options.max_evaluations - search.evaluations)
+        found = await estimate.by_target(targets, search.worth(), proposers, device, left, self._options.seed)
+        text = estimate.sentence(found, self._options.max_usd)
+        if text:
+            self._store.event(self._id, Kind.LOG, {"level": "info", "text": text,
+                                                   "estimate": msgspec.to_builtins(found)})  # fmt: skip
 
     def _ledger(self, search: Search) -> Ledger:
         """The session's books, with what an engine that was killed had left on its way."""

@@ -131,6 +131,17 @@ class Caller:
         output = pricing.max_tokens(info, self.model, self._most_output)
         return price.most(pricing.MOST_PROMPT_TOKENS, output) if price else 0.0
 
+    async def about_usd(self, prompt_tokens: int) -> float | None:
+        """What a usual reply to a prompt of so many tokens costs; None where the price is not known."""
+        info = pricing.model_info(await self.load(), self.model)
+        price = pricing.price_of(info, self._given)
+        if price is None:
+            return None
+        unseen = pricing.reasons_unseen(info, self.model)
+        usual = pricing.USUAL_THOUGHTFUL_OUTPUT if unseen else pricing.USUAL_OUTPUT
+        output = min(usual, pricing.max_tokens(info, self.model, self._most_output))
+        return price.cost(pricing.Usage(prompt=prompt_tokens, completion=output))
+
     async def close(self) -> None:
         """Let go of connections."""
         if self._litellm is not None:

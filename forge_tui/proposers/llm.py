@@ -18,6 +18,7 @@ from forge_tui.proposers.calling import Answered, Caller, Failed, UnaskedError
 from forge_tui.proposers.faults import Fault
 from forge_tui.proposers.parse import TRUNCATED, Reply, parse_reply
 from forge_tui.proposers.streaming import Patience
+from forge_tui.proposers.tokens import count
 
 #: what a model can be asked for
 ASKED = (Edge.DRAFT, Edge.IMPROVE, Edge.REPAIR, Edge.REWRITE, Edge.MERGE, Edge.TRANSFER)
@@ -63,6 +64,13 @@ class LlmProposer:
     async def most_usd(self) -> float:
         """The most that one call may cost, by its price; 0 where that is not known."""
         return await self.caller.most_usd()
+
+    async def about_usd(self, task: Task) -> float | None:
+        """Dollars of a usual reply to this task; None where the price is not known."""
+        try:
+            return await self.caller.about_usd(count(prompt.render(task, self._templates).text))
+        except ConfigError:
+            return None
 
     async def lacks(self) -> str:
         """The key that is missing, and where to put it; empty where there is one."""

@@ -18,6 +18,9 @@ DEFAULT_MAX_TOKENS = 8192
 #: models whose hidden reasoning counts as output get room for it
 REASONING_MAX_TOKENS = 32768
 
+#: output tokens of a usual reply, and of one with hidden thoughts
+USUAL_OUTPUT, USUAL_THOUGHTFUL_OUTPUT = 2500, 10_000
+
 #: more than any prompt of ours has
 MOST_PROMPT_TOKENS = 32768
 #: tokens that a provider puts around a message, and around the whole

@@ -206,6 +206,10 @@ class Search:
         """Candidates begun, those in flight included."""
         return sum(len(tree.ids) for tree in self._trees.values())
 
+    def worth(self) -> dict[str, float]:
+        """By target, what one more attempt is expected to save, share of the model's time."""
+        return {key: self._outlook(tree).rate for key, tree in self._trees.items()}
+
     def try_aside(self) -> bool:
         """Use an evaluation for what a model tries before it answers; False where none is left."""
         if self._used() >= self.config.max_evaluations:

@@ -279,3 +279,35 @@ async def test_an_unknown_price_is_said_once(session):
     assert len(said) == 1
     assert said[0].startswith(f"The price of {ONE} is not known: its tokens are counted, its dollars are not, and the ")
     assert said[0].endswith(f"Give it with --price {ONE}=IN,OUT, in dollars per million tokens.")
+
+
+async def test_the_cost_is_estimated_by_target_before_it_is_paid(session):
+    """A sentence before the first call: every target with its calls and dollars, the budget, and the sum of it."""
+    async with serving() as server:
+        server.script = kernels
+        await session.run(LlmRooms(server), options=asked(max_evaluations=6, max_usd=5.0))
+    (said,) = [data for data in events(session, Kind.LOG) if "estimate" in data]
+    parts = said["estimate"]
+    assert {part["name"] for part in parts} == {"norm", "softmax"}
+    assert sum(part["calls"] for part in parts) == 6
+    by_name = {part["name"]: part for part in parts}
+    assert by_name["norm"]["calls"] > by_name["softmax"]["calls"], "the one with more to gain"
+    # 2500 tokens of output at $2 a million, and a prompt at $1 a million
+    each = by_name["norm"]["usd"] / by_name["norm"]["calls"]
+    assert 0.005 < each < 0.005 + 0.012
+    assert "norm about $" in said["text"]
+    assert said["text"].endswith("It ends at $5.00 at the latest.")
+    with contextlib.closing(session.reader) as reader:
+        kinds = [(event.kind, event.data) for event in reader.events(session.id)]
+    first_call = next(at for at, (kind, _) in enumerate(kinds) if kind == Kind.LLM_CALL)
+    assert any("estimate" in data for _, data in kinds[:first_call])
+
+
+async def test_nothing_is_estimated_where_the_price_is_not_known(session):
+    """No made-up dollars."""
+    async with serving() as server:
+        server.script = kernels
+        rooms = LlmRooms(server)
+        rooms.price = None
+        await session.run(rooms, options=asked(max_evaluations=2))
+    assert [data for data in events(session, Kind.LOG) if "estimate" in data] == []
