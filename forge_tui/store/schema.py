@@ -245,6 +245,17 @@ price TEXT NOT NULL DEFAULT ''
 """
 
 
+#: kernels of earlier sessions, as they were when a session began to search
+_FOUND_7 = """
+found (
+    session_id TEXT NOT NULL REFERENCES sessions (id),
+    target_id TEXT NOT NULL,
+    record TEXT NOT NULL,
+    PRIMARY KEY (session_id, target_id)
+)
+"""
+
+
 def first_layout(db: Any) -> None:
     """Every table of version 1."""
     for table in _TABLES.strip().split("\n\n"):
@@ -288,12 +299,23 @@ def ledger(db: Any) -> None:
     db.execute("UPDATE meta SET schema_version = 6, written_by = ?", [__version__])
 
 
+def found_and_clocks(db: Any) -> None:
+    """Version 7: kernels found elsewhere, and the time of a session that went into profiling and into the search."""
+    db.execute(f"CREATE TABLE {_FOUND_7.strip()}{' STRICT' if _STRICT else ''}")
+    for column in ("profile_s", "search_s"):
+        db.execute(f"ALTER TABLE sessions ADD COLUMN {column} REAL NOT NULL DEFAULT 0")
+    # all of it was taken for search until then
+    db.execute("UPDATE sessions SET search_s = elapsed_s")
+    db.execute("UPDATE meta SET schema_version = 7, written_by = ?", [__version__])
+
+
 migrations(name="0001_first_layout")(first_layout)
 migrations(name="0002_whole_call_tree")(whole_call_tree)
 migrations(name="0003_all_clocks")(all_clocks)
 migrations(name="0004_confirmations")(confirmations)
 migrations(name="0005_steps")(steps)
 migrations(name="0006_ledger")(ledger)
+migrations(name="0007_found_and_clocks")(found_and_clocks)
 
 
 def migrate(db: Any) -> None:
