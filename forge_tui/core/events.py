@@ -21,7 +21,9 @@ class Kind(StrEnum):
     NODE_CONFIRMED = "node_confirmed"
     """`node`, `target`, `verdict`, `speedup`, `reason`, `unsanitised`: a winner's file was tried once more."""
     PROPOSAL_FAILED = "proposal_failed"
-    """`target`, `edge`, `proposer`, `reason`, `drop`: what a resume needs, null where it counts for nothing."""
+    """`target`, `edge`, `proposer`, `reason`, `drop`: what a resume needs, null where it cost and counts for nothing;
+    `refused`: the node that a request was about which its provider turned down, or nobody; `needed_usd`: what a call
+    needed and the budget did not have."""
     LLM_CALL = "llm_call"
     """`model`, `cost_usd`, `tokens`, `state`: a call came back, or did not."""
     PAUSED = "paused"

@@ -72,6 +72,14 @@ class Estimated(Protocol):
 
 
 @runtime_checkable
+class Quoted(Protocol):
+    """A proposer that may have no price, or one of nothing."""
+
+    async def priced(self) -> bool:
+        """Whether its price is known."""
+
+
+@runtime_checkable
 class Waiting(Protocol):
     """A proposer that waits for a person, who may take days."""
 

@@ -519,6 +519,13 @@ class LlmCall(Record, frozen=True, kw_only=True):
     finish: str = ""
     """The provider's word for how the reply ended: `stop`, `length`."""
 
+    def unanswered(self, state: CallState, error: str, latency_s: float = 0.0) -> LlmCall:
+        """The call without an answer, booked at what was set aside for it."""
+        return msgspec.structs.replace(
+            self, state=state, error=error, latency_s=latency_s, cost_usd=self.reserved_usd,
+            priced=self.reserved_usd is not None, exact=False,
+        )  # fmt: skip
+
 
 class ToolUse(Record, frozen=True, kw_only=True):
     """One thing that a model tried by a tool before it answered: an evaluation that is no node."""
@@ -554,8 +561,6 @@ class Proposal(Record, frozen=True, kw_only=True):
     """The provider does not take this request (too long, filtered): others may pass."""
     retry_after_s: float | None = None
     """How long the provider asked to be left alone."""
-    spent_usd: float = 0.0
-    """Dollars of every call that was made for it, those included that came to nothing."""
     booked: int = 0
     """The ledger's number of `call`; 0 where it is not in the books."""
 
@@ -612,6 +617,7 @@ class RunOptions(Record, frozen=True, kw_only=True):
     under: Under = "eager"
     max_evaluations: int = 60
     max_minutes: float = 60.0
+    """Of the search, over all resumes: neither profiling nor waiting for nothing but a person counts."""
     max_usd: float | None = None
     """For model calls and rent together."""
     gpu_usd_per_hour: float = 0.0
@@ -714,7 +720,11 @@ class SessionInfo(Record, frozen=True, kw_only=True):
     error: dict[str, Any] | None = None
     """`what`, `hint`, `exit_code` of the fault that ended it."""
     elapsed_s: float = 0.0
-    """Engine time spent, over all resumes."""
+    """Engine time spent, over all resumes: what a rented machine is paid for."""
+    profile_s: float = 0.0
+    """Of that, profiling."""
+    search_s: float = 0.0
+    """Of that, what counts for the limit of minutes: searching, without waiting for nothing but a person."""
     evaluations: int = 0
     cost_usd: float = 0.0
     unpriced_calls: int = 0

@@ -110,7 +110,8 @@ def _session(store: Store, workspace: Workspace, request: dict[str, Any]) -> Ses
         return store.create_session(msgspec.convert(request["run"], RunOptions))
     with contextlib.closing(Reader.open(workspace)) as reader:
         session = reader.session(request["resume"])
-    wider = {name: request[name] for name in ("max_evaluations", "max_minutes", "max_usd") if request.get(name)}
+    wider = {name: request[name] for name in ("max_evaluations", "max_minutes", "max_usd")
+             if request.get(name) is not None}  # fmt: skip
     resumable(session, bool(wider))
     spec = session.options.model
     if spec.content_hash:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from forge_tui.core.errors import EnvironmentFault
 from forge_tui.core.ports import Compiler, Confirmer
 from forge_tui.core.records import Built, Confirmation, Node, Target, Verdict, Winner
 from forge_tui.store.reader import Reader
@@ -71,23 +70,6 @@ async def confirm(confirmer: Confirmer, target: Target, built: Built, node: Node
         if found.verdict is not Verdict.INFRA:
             break
     return found
-
-
-async def counters(
-    reader: Reader, session: str, node_id: int, targets: Iterable[Target], compiler: Compiler, confirmer: Confirmer
-) -> str:
-    """Hardware counters of a node of a session, in at most 15 lines for a prompt.
-
-    Raises:
-        EnvironmentFault: its file cannot be built, or counters cannot be read here.
-        UsageError: there is no such node.
-    """
-    node = reader.node(session, node_id)
-    target = next(t for t in targets if t.id == node.target_id)
-    built = await compiler.build(target, node.source, node.tunables)
-    if not isinstance(built, Built):
-        raise EnvironmentFault(f"Node {node_id} does not compile: {built.reason}")
-    return await confirmer.counters(target, built)
 
 
 def _has_failed(node: Node) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import Any
 
 import msgspec
@@ -13,7 +12,18 @@ from forge_tui.core.errors import EnvironmentFault, ExitCode, ForgeError, UsageE
 from forge_tui.core.events import Kind
 from forge_tui.core.landscapes import PREFIX
 from forge_tui.core.money import dollars
-from forge_tui.core.ports import Booked, Compiler, Equipped, Evaluator, Isolated, Keyed, Priced, Proposer, Task
+from forge_tui.core.ports import (
+    Booked,
+    Compiler,
+    Equipped,
+    Evaluator,
+    Isolated,
+    Keyed,
+    Priced,
+    Proposer,
+    Quoted,
+    Task,
+)
 from forge_tui.core.profiles import Profile
 from forge_tui.core.records import (
     DeployDecision,
@@ -24,10 +34,11 @@ from forge_tui.core.records import (
     Target,
 )
 from forge_tui.engine import confirming, estimate, profiles
-from forge_tui.engine.bench import Bench
+from forge_tui.engine.clock import Clock
 from forge_tui.engine.ledger import Ledger
 from forge_tui.engine.pipeline import Pipeline
 from forge_tui.engine.rooms import Rooms
+from forge_tui.engine.roster import Place, Roster
 from forge_tui.engine.searching import SearchPhase
 from forge_tui.engine.workbench import EngineWorkbench
 from forge_tui.processes.quiet import Quiet
@@ -60,8 +71,7 @@ class Engine:
         self._search_phase: SearchPhase | None = None
         self._stop_asked = False
         self._main: asyncio.Task[None] | None = None
-        self._started = self._saved = time.monotonic()
-        self._elapsed_before = session.elapsed_s
+        self._clock = Clock(session.elapsed_s, session.search_s)
         self._state: SessionState = session.state
 
     # ---- commands, called from the control socket and from signal handlers
@@ -86,7 +96,8 @@ class Engine:
 
     def status(self) -> dict[str, Any]:
         """State for `status` commands."""
-        return {"session": self._id, "state": self._state, "elapsed_s": self._elapsed_s()}
+        return {"session": self._id, "state": self._state, "elapsed_s": self._clock.elapsed_s,
+                "search_s": self._clock.search_s}
 
     # ---- the road
 
@@ -119,7 +130,8 @@ class Engine:
         self._rooms.check_tools()
         proposers = {name: self._rooms.proposer(name) for name in self._options.proposers}
         await self._check_keys(proposers)
-        profile = await self._profile()
+        with self._clock.profiling():
+            profile = await self._profile()
         device = profile.device
         compiler = self._rooms.compiler(device)
         quiet = Quiet(exclusive=device.kind == "cpu")
@@ -254,12 +266,12 @@ class Engine:
             return "No target is left to search: " + (
                 "none has enough headroom." if not targets else "none of them can be verified (see the log)."
             )
-        options = self._options
+        options, roster = self._options, Roster(proposers)
         config = SearchConfig(
             seed=options.seed, proposers=tuple(proposers), max_evaluations=options.max_evaluations,
             model_ms=profile.model_ms, max_usd=options.max_usd, gpu_usd_per_hour=options.gpu_usd_per_hour,
             usd_per_percent=options.usd_per_percent,
-            holds_usd=await holds(proposers) if options.max_usd is not None else {},
+            holds_usd=await holds(proposers) if options.max_usd is not None else {}, people=roster.people,
         )  # fmt: skip
         if not options.transfer:
             config = msgspec.structs.replace(config, max_transfers=0)
@@ -275,13 +287,13 @@ class Engine:
         by_id = {target.id: target for target in usable}
         known = [node for node in self._reader.nodes(self._id) if node.target_id in by_id]
         undone = [step for step in msgspec.convert(self._reader.steps(self._id), list[Step]) if step.target_id in by_id]
-        search.restore(known, self._drops(), undone)
+        search.restore(known, self._failed_proposals(search, roster), undone)
         for node in known:
             pipeline.restore(by_id[node.target_id], node)
         await self._say_costs(search, usable, profile.device, proposers)
         self._search_phase = SearchPhase(
             store=self._store, session=self._id, options=self._options, device=profile.device, search=search,
-            pipeline=pipeline, bench=Bench(proposers), ledger=ledger, targets=by_id, elapsed_s=self._elapsed_s,
+            pipeline=pipeline, roster=roster, ledger=ledger, targets=by_id, clock=self._clock,
         )  # fmt: skip
         if self._stop_asked:
             return "Stopped by request."
@@ -312,22 +324,25 @@ class Engine:
         options = self._options
         ledger = Ledger(
             self._store, self._id, search, max_usd=options.max_usd, spent_usd=self._reader.session(self._id).cost_usd,
-            rent_usd=lambda: options.gpu_usd_per_hour * self._elapsed_s() / 3600, log=self._log,
+            dearest_usd=self._reader.dearest_calls(self._id),
+            rent_usd=lambda: options.gpu_usd_per_hour * self._clock.elapsed_s / 3600, log=self._log,
         )  # fmt: skip
         ledger.remember(self._reader.llm_calls(self._id))
         return ledger
 
     def _found(self, targets: list[Target], device: Device, most: int) -> dict[str, list[Found]]:
-        """Kernels that were faster in earlier sessions of this workspace, by target."""
-        found: dict[str, list[Found]] = {}
+        """Kernels that were faster in earlier sessions of this workspace, by target; every engine sees the same."""
+        known = self._reader.found(self._id) if most else {}
         for target in targets if most else ():
+            if target.id in known:
+                continue
             kernels = self._reader.faster_elsewhere(self._id, target.id, device.identity, most)
-            found[target.id] = [
+            known[target.id] = [msgspec.to_builtins(
                 Found(source=node.source, tunables=node.tunables, family=node.family,
                       origin=f"session {session}, where it was {node.evaluation.speedup:.2f}x")
-                for session, node in kernels if node.evaluation and node.evaluation.speedup
-            ]  # fmt: skip
-        return found
+            ) for session, node in kernels if node.evaluation and node.evaluation.speedup]  # fmt: skip
+            self._store.save_found(self._id, target.id, known[target.id])
+        return msgspec.convert(known, dict[str, list[Found]])
 
     async def _open(self, targets: list[Target], evaluator: Evaluator) -> list[Target]:
         usable: list[Target] = []
@@ -372,20 +387,20 @@ class Engine:
             "speedup": decision.alone_speedup,
         })  # fmt: skip
 
-    def _drops(self) -> list[Drop]:
-        """Attempts of earlier engines that ended without a source."""
+    def _failed_proposals(self, search: Search, roster: Roster) -> list[Drop]:
+        """Attempts of earlier engines that ended without a source; what else they told goes to who needs to know."""
         drops: list[Drop] = []
         after = 0
         while events := self._reader.events(self._id, after):
             after = events[-1].id
-            drops += [
-                msgspec.convert(event.data["drop"], Drop) for event in events
-                if event.kind == Kind.PROPOSAL_FAILED and event.data.get("drop")
-            ]  # fmt: skip
+            for data in (event.data for event in events if event.kind == Kind.PROPOSAL_FAILED):
+                if data.get("drop"):
+                    drops.append(msgspec.convert(data["drop"], Drop))
+                if data.get("needed_usd"):
+                    search.expect(data["proposer"], data["needed_usd"])
+                if data.get("refused"):
+                    roster.refused(msgspec.convert(data["refused"], Place))
         return drops
-
-    def _elapsed_s(self) -> float:
-        return self._elapsed_before + time.monotonic() - self._started
 
     def _log(self, level: str, text: str) -> None:
         self._store.event(self._id, Kind.LOG, {"level": level, "text": text})
@@ -408,14 +423,19 @@ class Engine:
 
     def _save_elapsed(self) -> None:
         """In pieces, so that a kill loses a heartbeat's worth at most."""
-        now = time.monotonic()
-        self._store.add_elapsed(self._id, now - self._saved)
-        self._saved = now
+        elapsed_s, profile_s, search_s = self._clock.unsaved()
+        self._store.add_elapsed(self._id, elapsed_s, profile_s=profile_s, search_s=search_s)
 
 
 async def holds(proposers: dict[str, Proposer]) -> dict[str, float]:
-    """The most that one call of each proposer may cost, in dollars, where that is known."""
-    return {name: await p.most_usd() for name, p in proposers.items() if isinstance(p, Priced)}
+    """The most that one call of each proposer may cost, in dollars; 0 where nobody knows it, none where it is free."""
+    found = {name: await p.most_usd() for name, p in proposers.items() if isinstance(p, Priced)}
+    free = [name for name, usd in found.items() if not usd and await _is_priced(proposers[name])]
+    return {name: usd for name, usd in found.items() if name not in free}
+
+
+async def _is_priced(proposer: Proposer) -> bool:
+    return isinstance(proposer, Quoted) and await proposer.priced()
 
 
 def resumable(session: SessionInfo, more_evaluations: bool) -> None:

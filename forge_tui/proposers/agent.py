@@ -24,8 +24,6 @@ class Talk(Record, frozen=True, kw_only=True):
     request: Request
     """The last one, with everything that was said before."""
     came: Answered | Failed
-    before: tuple[LlmCall, ...]
-    """Calls that led there."""
     kept: tuple[Answered, ...]
     """What is left of the replies of an ended engine."""
     tried: str = ""
@@ -61,10 +59,10 @@ class Agent:
             if isinstance(came, Failed):
                 if came.fault.no_tools and not before:
                     return await self._without(plain, task, deadline, came)
-                return Talk(request=request, came=came, before=tuple(before), kept=())
+                return Talk(request=request, came=came, kept=())
             text, wanted = tools.read(came.call.reply)
             if not wanted or (not left and warnings >= _WARNINGS):
-                return Talk(request=request, came=came, before=tuple(before), kept=tuple(replies), tried=source)
+                return Talk(request=request, came=came, kept=tuple(replies), tried=source)
             warnings += not left
             messages = [tools.said(text, wanted)]
             for call in wanted:
@@ -101,7 +99,7 @@ class Agent:
         before = (refusal.call,) if refusal.call is not None else ()
         came = await self._caller.answer(plain, task, deadline, len(before) + 1)
         self.refused = isinstance(came, Answered)
-        return Talk(request=plain, came=came, before=before, kept=())
+        return Talk(request=plain, came=came, kept=())
 
 
 def _meant(call: ToolCall, text: str, before: str, task: Task) -> str:

@@ -142,6 +142,10 @@ class Caller:
         output = min(usual, pricing.max_tokens(info, self.model, self._most_output))
         return price.cost(pricing.Usage(prompt=prompt_tokens, completion=output))
 
+    async def priced(self) -> bool:
+        """Whether the price is known."""
+        return pricing.price_of(pricing.model_info(await self.load(), self.model), self._given) is not None
+
     async def close(self) -> None:
         """Let go of connections."""
         if self._litellm is not None:
@@ -292,7 +296,7 @@ class Caller:
             return await streaming.ask(self._litellm, request.arguments, patience, stream=stream,
                                        first_s=min(request.first_s, left_s))  # fmt: skip
         except asyncio.CancelledError:
-            self._settle(number, booked(call, "cancelled", "Stopped by request.", time.monotonic() - began))
+            self._settle(number, call.unanswered("cancelled", "Stopped by request.", time.monotonic() - began))
             raise
         # providers raise plain IndexErrors too
         except Exception as error:  # noqa: BLE001
@@ -311,12 +315,6 @@ class Caller:
         return backoff if fault.retry_after_s is None else fault.retry_after_s + min(1.0, 0.1 * backoff)
 
 
-def booked(call: LlmCall, state: Any, error: str, latency_s: float) -> LlmCall:
-    """A call without an answer, at what was set aside for it."""
-    return msgspec.structs.replace(call, state=state, error=error, latency_s=latency_s, cost_usd=call.reserved_usd,
-                                   priced=call.reserved_usd is not None, exact=False)  # fmt: skip
-
-
 def _done(call: LlmCall, request: Request, answer: Answer) -> LlmCall:
     reply = secrets.without_values(tools.written(answer.text, answer.tools))
     came = msgspec.structs.replace(call, state="done", reply=reply, finish=answer.finish, latency_s=answer.seconds)
@@ -330,7 +328,7 @@ def _ended(
     if not fault.maybe_paid:
         return msgspec.structs.replace(call, state="failed", error=fault.text, latency_s=latency_s, cost_usd=0.0,
                                        priced=True)  # fmt: skip
-    broken = booked(call, "broken", fault.text, latency_s)
+    broken = call.unanswered("broken", fault.text, latency_s)
     return broken if usage is None or not usage.known else _counted(broken, request, usage)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -65,6 +64,10 @@ class LlmProposer:
         """The most that one call may cost, by its price; 0 where that is not known."""
         return await self.caller.most_usd()
 
+    async def priced(self) -> bool:
+        """Whether the price is known."""
+        return await self.caller.priced()
+
     async def about_usd(self, task: Task) -> float | None:
         """Dollars of a usual reply to this task; None where the price is not known."""
         try:
@@ -90,50 +93,48 @@ class LlmProposer:
                 asked = msgspec.structs.replace(asked, request=f"{asked.request}\n{tools.offer(self._agent.steps)}")
             request = await self.caller.request(asked.messages(markers=_wants_markers(self.name)), asked.text)
         except ConfigError as error:
-            return self._failed(task, Failed(fault=Fault(text=str(error), retry=False, fatal=True)), ())
+            return self._failed(task, Failed(fault=Fault(text=str(error), retry=False, fatal=True)))
         except UnaskedError as error:
-            return self._failed(task, Failed(fault=error.fault), ())
+            return self._failed(task, Failed(fault=error.fault))
         if self._agent.ready:
             talk = await self._agent.talk(request, task, deadline, kept)
         else:
             first = kept[0] if kept else await self.caller.answer(request, task, deadline)
-            talk = Talk(request=request, came=first, before=(), kept=tuple(kept[1:]))
+            talk = Talk(request=request, came=first, kept=tuple(kept[1:]))
         came = talk.came
         if isinstance(came, Failed):
-            return self._failed(task, came, talk.before)
+            return self._failed(task, came)
         reply = _read(task, came.call.reply, came.call.finish)
         if reply.source is None and talk.tried and not longer.cut(came.call.finish):
             # "the kernel above is the answer": the one that it tried last is meant
             reply = msgspec.structs.replace(reply, source=talk.tried, failure="")
         if reply.failure != TRUNCATED or not longer.cut(came.call.finish):
-            return _proposal(reply, came.call, came.number, talk.before)
+            return _proposal(reply, came.call, came.number)
         return await self._longer(task, talk, came, deadline)
 
     async def _longer(self, task: Task, talk: Talk, cut: Answered, deadline: float) -> Proposal:
         """A reply that was cut off is the model's failure, unless a second one ends it."""
-        request, before = talk.request, talk.before
+        request = talk.request
         arguments = longer.request(request.arguments, cut.call.reply, await self.caller.room())
         if arguments == request.arguments:
-            return _proposal(_read(task, cut.call.reply, cut.call.finish), cut.call, cut.number, before)
+            return _proposal(_read(task, cut.call.reply, cut.call.finish), cut.call, cut.number)
         again: Answered | Failed = talk.kept[0] if talk.kept else await self.caller.answer(
             await self.caller.changed(request, arguments), task, deadline, cut.call.attempt + 1)  # fmt: skip
         if isinstance(again, Failed):
             # the first reply was an answer: a server that refuses the longer one may well take the next prompt
             text = f"{TRUNCATED}, and it could not be made longer: {again.fault.text}"
-            return Proposal(source=None, failure=text, call=again.call or cut.call, booked=again.number or cut.number,
-                            spent_usd=_spent(*before, cut.call, again.call))  # fmt: skip
+            return Proposal(source=None, failure=text, call=again.call or cut.call, booked=again.number or cut.number)
         whole = longer.joined(arguments, cut.call.reply, again.call.reply)
-        return _proposal(_read(task, whole, again.call.finish), again.call, again.number, (*before, cut.call))
+        return _proposal(_read(task, whole, again.call.finish), again.call, again.number)
 
-    def _failed(self, task: Task, failed: Failed, before: Sequence[LlmCall]) -> Proposal:
+    def _failed(self, task: Task, failed: Failed) -> Proposal:
         fault = failed.fault
         if fault.fatal:
             self._dead = fault.text
         if fault.this_request and not fault.unasked:
             self._unfit.add(_place(task))
         return Proposal(source=None, failure=fault.text, infra=True, fatal=fault.fatal, call=failed.call,
-                        booked=failed.number, this_request=fault.this_request, retry_after_s=fault.retry_after_s,
-                        spent_usd=_spent(*before, failed.call))  # fmt: skip
+                        booked=failed.number, this_request=fault.this_request, retry_after_s=fault.retry_after_s)
 
 
 def _read(task: Task, text: str, finish: str) -> Reply:
@@ -141,13 +142,9 @@ def _read(task: Task, text: str, finish: str) -> Reply:
     return parse_reply(text, task.device.language, finish, prompt.base(task))
 
 
-def _proposal(reply: Reply, call: LlmCall, number: int, before: Sequence[LlmCall]) -> Proposal:
+def _proposal(reply: Reply, call: LlmCall, number: int) -> Proposal:
     return Proposal(source=reply.source, idea=reply.hypothesis, family=reply.family, call=call, booked=number,
-                    failure=reply.failure, spent_usd=_spent(*before, call))  # fmt: skip
-
-
-def _spent(*calls: LlmCall | None) -> float:
-    return math.fsum(call.cost_usd or 0.0 for call in calls if call is not None)
+                    failure=reply.failure)  # fmt: skip
 
 
 def _place(task: Task) -> tuple[str, Edge, int | None]:

@@ -13,18 +13,22 @@ class SearchConfig(Record, frozen=True, kw_only=True):
     seed: int = 0
     proposers: tuple[str, ...] = ("templates",)
     """Names of proposers; `templates` is asked first for drafts, the others are models."""
+    people: tuple[str, ...] = ()
+    """Those of them behind whom a person sits: what waits for a reply holds back no evaluation, and no end."""
     max_evaluations: int = 60
     """Candidates over all targets, in flight ones included; failures of ours do not count."""
     model_ms: float = 0.0
     """Time of one model call, for texts; decisions use the targets' shares alone."""
     max_usd: float | None = None
-    """Dollars of the session, for model calls and rent; what is in flight is held back from it."""
+    """Dollars of the session, for model calls and rent; what is in flight is held back from it. With 0 only what costs
+    nothing is asked."""
     gpu_usd_per_hour: float = 0.0
     """Rent of the machine; an evaluation costs its part of it."""
     usd_per_percent: float = 5.0
     """What 1% of the model's time is worth: where the next dollar is expected to buy less, the search ends."""
     holds_usd: dict[str, float] = msgspec.field(default_factory=dict)
-    """By proposer, the most that one call may cost before its price is known."""
+    """By proposer, the most that one call may cost before its price is known; 0 where nobody knows it. Who is not in
+    it takes nothing."""
     min_gain: float = 0.001
     """Share of the model's time: a target that is expected to gain less is left alone."""
 
@@ -164,9 +168,13 @@ class Stop(Record, frozen=True, kw_only=True):
 
 
 class Drop(Record, frozen=True, kw_only=True):
-    """An attempt that ended without a source and counts as one; what a resume needs to know of it."""
+    """An attempt that ended without a source; what a resume needs to know of it."""
 
     step: Step
     after: int
     """Highest node id that the target had begun by then; -1 for none."""
     reason: str = ""
+    cost_usd: float = 0.0
+    """What its calls cost all the same."""
+    infra: bool = False
+    """Whether the fault was ours or a provider's: then it counts as no attempt, and only its dollars are kept."""

@@ -54,46 +54,52 @@ class Search:
         # (content, what proposers said no to), and the moment at which nothing could be done at a target
         self._refused: dict[str, tuple[int, set[tuple[Edge, int | None, int | None, str]]]] = {}
         self._idle: dict[str, int] = {}
-        self._wish = ""
         self._paid_usd = self._rent_usd = 0.0
         self._expected_usd: dict[str, float] = {}
-        self._short = 0.0
         #: evaluations that models used before they answered
         self._aside = 0
+        # what a step that there is no money for may cost; 0 where nobody knows it
+        self._short: float | None = None
 
     # ---- deciding
 
     def next_step(self, can: Can) -> Step | Stop | None:
         """The next thing to do; None while only what is in flight can bring news.
 
-        `can` says whether the step's proposer could do it now; where it cannot, the next best option is taken.
+        `can` says whether the step's proposer could do it now; where it cannot, the next best option is taken. What
+        waits for a person is in nobody's way, and no stop waits for it.
         """
         if not self._trees:
             return Stop(reason="No target has enough headroom to search.")
-        flying = any(tree.in_flight for tree in self._trees.values())
-        if self._wish:
-            return None if flying else Stop(reason=self._wish)
-        if self._used() >= self.config.max_evaluations:
+        waiting = sum(map(self._waiting, self._trees.values()))
+        flying = sum(tree.in_flight for tree in self._trees.values()) > waiting
+        if self.full:
             reason = f"All {self.config.max_evaluations} evaluations are used up."
             return None if flying else Stop(reason=reason)
-        left = self._left_usd()
-        if left <= 0:
+        if self._broke:
             return None if flying else Stop(reason=self._why_broke())
-        self._short = 0.0
+        self._short = None
+        left = self._left_usd()
         for tree in self._ranked():
             step = self._step_for(tree, can, left)
             if step is not None:
                 self._reserve(tree, step)
                 return step
-            if not self._short:
+            if self._short is None:
                 self._idle[tree.target.id] = self._moment
-        if flying:
+        if flying or waiting:
             return None
-        return Stop(reason=self._why_broke() if self._short else self._why_over())
+        return Stop(reason=self._why_over() if self._short is None else self._why_broke())
 
-    def stop(self, reason: str) -> None:
-        """Start nothing more; `next_step` answers with this reason once nothing is in flight."""
-        self._wish = reason
+    @property
+    def full(self) -> bool:
+        """Whether every evaluation is used up or promised to somebody who does not wait for a person."""
+        return self._at_work >= self.config.max_evaluations
+
+    @property
+    def overfull(self) -> bool:
+        """Whether more than that is promised, as a resume may have been given fewer."""
+        return self._at_work > self.config.max_evaluations
 
     def pay(self, usd: float) -> None:
         """A model call cost so much, whatever came of it."""
@@ -133,7 +139,7 @@ class Search:
         before = tree.node(node_id)
         node = tree.settle(node_id, evaluation)
         if node is None:
-            self._experience.start(before.proposer, before.edge, -1)
+            self._experience.undo(before)
             del self._owner[node_id]
             return
         value = tree.value(node_id)
@@ -142,18 +148,22 @@ class Search:
         if node.edge is Edge.REPAIR:
             self._end_repair(tree, node.repairs, node.proposer, right=value is not None)
 
-    def drop(self, step: Step, reason: str, *, infra: bool = False) -> Drop | None:
+    def drop(self, step: Step, reason: str, *, infra: bool = False, cost_usd: float = 0.0) -> Drop | None:
         """The step brought no source. It counts as an attempt unless the fault was ours or a provider's.
 
-        Returns what `restore` needs to know of it, or None.
+        `cost_usd` is what its calls cost all the same. Returns what `restore` needs to know of it, or None.
         """
         tree = self._trees[step.target_id]
         self._release(tree, step)
-        if infra:
+        if infra and not cost_usd:
             return None
-        drop = Drop(step=step, after=tree.ids[-1] if tree.ids else -1, reason=reason)
+        drop = Drop(step=step, after=tree.ids[-1] if tree.ids else -1, reason=reason, cost_usd=cost_usd, infra=infra)
         self._fold_drop(tree, drop)
         return drop
+
+    def withdraw(self, step: Step) -> None:
+        """The step is not gone on with, as if it had never been decided."""
+        self._release(self._trees[step.target_id], step)
 
     def restore(self, nodes: Iterable[Node], drops: Iterable[Drop] = (), steps: Iterable[Step] = ()) -> None:
         """Take in the nodes of an interrupted search, those in flight included, in any order.
@@ -165,7 +175,7 @@ class Search:
             if tree is None:
                 continue
             if node.evaluation is not None and node.evaluation.verdict is Verdict.INFRA:
-                self._experience.pay(node)
+                self._experience.pay(node.proposer, node.edge, node.cost_usd, counts=False)
                 continue
             self._add(tree, node)
             if node.evaluation is not None:
@@ -212,7 +222,7 @@ class Search:
 
     def try_aside(self) -> bool:
         """Use an evaluation for what a model tries before it answers; False where none is left."""
-        if self._used() >= self.config.max_evaluations:
+        if self._at_work >= self.config.max_evaluations:
             return False
         self._aside += 1
         return True
@@ -220,9 +230,6 @@ class Search:
     def count_aside(self, count: int) -> None:
         """Such evaluations of an earlier engine; negative for one that came to nothing."""
         self._aside += count
-
-    def _used(self) -> int:
-        return sum(tree.begun for tree in self._trees.values()) + self._aside
 
     def state(self) -> dict[str, object]:
         """What decisions depend on, to compare two searches."""
@@ -237,12 +244,37 @@ class Search:
 
     # ---- money
 
+    @property
+    def _begun(self) -> int:
+        return sum(tree.begun for tree in self._trees.values()) + self._aside
+
+    @property
+    def _at_work(self) -> int:
+        """Candidates, but for those that a person is asked for."""
+        return self._begun - sum(map(self._waiting, self._trees.values()))
+
+    def _waiting(self, tree: TargetTree) -> int:
+        """Steps that wait for a person."""
+        return sum(step.proposer in self.config.people for step in tree.reserved)
+
+    @property
+    def _broke(self) -> bool:
+        """Whether the dollars are spent; of a budget of nothing, nothing can be."""
+        spent = self._paid_usd + self._rent_usd
+        return self.config.max_usd is not None and spent > 0 and self.config.max_usd - spent <= 0
+
     def _left_usd(self) -> float:
         """Dollars that may still be promised to somebody."""
         if self.config.max_usd is None:
             return math.inf
         held = math.fsum(self._hold(step) for tree in self._trees.values() for step in tree.reserved)
         return self.config.max_usd - self._paid_usd - self._rent_usd - held
+
+    def _costs(self, step: Step) -> bool:
+        """Whether somebody may ask dollars for a step, also where nobody knows how many."""
+        if step.edge in FREE or step.proposer in (TEMPLATES, PERSON):
+            return False
+        return step.proposer in self.config.holds_usd or self._hold(step) > 0
 
     def _hold(self, step: Step) -> float:
         """What a step may cost at most, as far as is known."""
@@ -256,7 +288,8 @@ class Search:
         spent = self._paid_usd + self._rent_usd
         rent = f", {dollars(self._rent_usd)} of it for the machine" if self._rent_usd else ""
         said = f"{dollars(spent)} of the budget of {dollars(self.config.max_usd or 0.0)} are spent{rent}"
-        more = f", and one more model call may cost {dollars(self._short)}" if self._short else ""
+        more = "" if self._short is None else f", and one more model call may cost {dollars(self._short)}" \
+            if self._short else ", and nobody knows what one more model call may cost"  # fmt: skip
         return f"{said}{more}."
 
     # ---- allocation
@@ -302,8 +335,11 @@ class Search:
             return None
         for step in self._wishes(tree):
             held = self._hold(step)
-            if held > left_usd:
-                self._short = max(self._short, held)
+            if self._costs(step) and (held > left_usd or left_usd <= 0):
+                self._short = max(self._short or 0.0, held)
+                continue
+            if step.proposer in self.config.people and self._begun >= self.config.max_evaluations:
+                # there would be no room for the reply
                 continue
             if step.edge in FREE or self._possible(tree, step, can):
                 return step
@@ -407,20 +443,23 @@ class Search:
         tree.add(node)
         self._owner[node.id] = tree
         self._experience.start(node.proposer, node.edge, 1)
-        self._experience.pay(node)
+        self._experience.pay(node.proposer, node.edge, node.cost_usd)
 
     def _reserve(self, tree: TargetTree, step: Step) -> None:
         tree.reserve(step)
-        self._experience.start(step.proposer, step.edge, 1)
+        self._experience.ask(step.proposer, step.edge, 1)
 
     def _release(self, tree: TargetTree, step: Step) -> None:
         if step in tree.reserved:
             tree.release(step)
-            self._experience.start(step.proposer, step.edge, -1)
+            self._experience.ask(step.proposer, step.edge, -1)
 
     def _fold_drop(self, tree: TargetTree, drop: Drop) -> None:
-        tree.drop(drop)
         step = drop.step
+        self._experience.pay(step.proposer, step.edge, drop.cost_usd, counts=not drop.infra)
+        if drop.infra:
+            return
+        tree.drop(drop)
         self._experience.start(step.proposer, step.edge, 1)
         self._experience.end(step.proposer, step.edge, value=None, before=None)
         if step.edge is Edge.REPAIR:

@@ -40,6 +40,8 @@ class _Tally:
     """Attempts of one proposer in one role."""
 
     started: int = 0
+    asking: int = 0
+    """Of those, without a reply yet."""
     ended: int = 0
     right: int = 0
     gain: int = 0
@@ -65,13 +67,29 @@ class Experience:
         if role_of(edge):
             self._of(proposer, edge).started += sign
 
-    def pay(self, node: Node, sign: int = 1) -> None:
-        """Note what a proposal cost; an unknown price is 0 there and counts as unknown."""
-        if role_of(node.edge) and node.cost_usd > 0:
+    def ask(self, proposer: str, edge: Edge, sign: int) -> None:
+        """An attempt runs and has no reply yet (1), or that is over (-1)."""
+        if role_of(edge):
+            self.start(proposer, edge, sign)
+            self._of(proposer, edge).asking += sign
+
+    def undo(self, node: Node) -> None:
+        """A node turned out to be no attempt; what it cost is not undone."""
+        if role_of(node.edge):
             tally = self._of(node.proposer, node.edge)
-            cost = round(node.cost_usd * MICRO)
-            tally.priced += sign
-            tally.cost += sign * cost
+            tally.started -= 1
+            tally.priced -= node.cost_usd > 0
+
+    def pay(self, proposer: str, edge: Edge, usd: float, *, counts: bool = True) -> None:
+        """Note what an attempt cost, whatever came of it; an unknown price is 0 there and counts as unknown.
+
+        Without `counts` it is no attempt, and its dollars make the others dearer.
+        """
+        if role_of(edge) and usd > 0:
+            tally = self._of(proposer, edge)
+            cost = round(usd * MICRO)
+            tally.priced += counts
+            tally.cost += cost
             tally.dearest = max(tally.dearest, cost)
 
     def end(self, proposer: str, edge: Edge, *, value: float | None, before: float | None) -> None:
@@ -108,10 +126,13 @@ class Experience:
         return repair / fresh if repair and fresh else 1.0
 
     def usual_price(self, proposers: tuple[str, ...]) -> float:
-        """Mean dollars of an attempt over everybody and every role; what has no price, templates say, costs nothing."""
+        """Mean dollars of an attempt over everybody and every role; what has no price, templates say, costs nothing.
+
+        All that was paid, over the attempts that it was paid for: those whose reply came, with a kernel or without.
+        """
         tallies = [t for (name, _), t in self._tallies.items() if name in proposers]
-        ended = sum(max(t.started, t.priced) for t in tallies)
-        return sum(t.cost for t in tallies) / ended / MICRO if ended else 0.0
+        came = sum(t.started - t.asking for t in tallies)
+        return sum(t.cost for t in tallies) / max(1, came) / MICRO
 
     def hold(self, proposer: str, unknown_usd: float) -> float:
         """Dollars to hold back for a call of this proposer: half again its dearest one, `unknown_usd` before any."""
@@ -149,4 +170,5 @@ class Experience:
     def _price(self, keys: list[tuple[str, str]]) -> float | None:
         tallies = [self._tallies.get(key, _Tally()) for key in keys]
         priced = sum(t.priced for t in tallies)
-        return sum(t.cost for t in tallies) / priced / MICRO if priced else None
+        paid = sum(t.cost for t in tallies)
+        return paid / max(1, priced) / MICRO if paid else None

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import time
-from typing import Any
-
-import msgspec
 
 from forge_tui.core.errors import ExitCode, StoreError
 from forge_tui.core.records import LlmCall
@@ -62,14 +59,7 @@ def settle_lost(connection: WriteConnection, session: str) -> list[LlmCall]:
     found = []
     for row in rows:
         call = codec.to_llm_call(row[1:])
-        lost = booked(call, "lost", "The engine ended while this call was on its way.")
+        lost = call.unanswered("lost", "The engine ended while this call was on its way.")
         settle(connection, session, row[0], lost)
         found.append(lost)
     return found
-
-
-def booked(call: LlmCall, state: Any, error: str) -> LlmCall:
-    """A call without an answer, at what was set aside for it."""
-    return msgspec.structs.replace(
-        call, state=state, error=error, cost_usd=call.reserved_usd, priced=call.reserved_usd is not None, exact=False
-    )

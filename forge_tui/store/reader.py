@@ -25,6 +25,7 @@ from forge_tui.store.version import OLDEST_READABLE, check_not_newer, missing, r
 _BUSY_S = 5.0
 _SESSION = f"""
 SELECT s.id, s.options, s.state, s.created_at, s.updated_at, s.device, s.stop_reason, s.error, s.elapsed_s,
+    {{profile_s}}, {{search_s}},
     (SELECT count(*) FROM evaluations e WHERE e.session_id = s.id AND e.verdict <> '{Verdict.INFRA}'),
     (SELECT coalesce(sum(c.cost_usd), 0.0) FROM llm_calls c WHERE c.session_id = s.id),
     (SELECT count(*) FROM llm_calls c WHERE c.session_id = s.id AND c.priced = 0),
@@ -77,7 +78,7 @@ class Reader:
 
     def sessions(self) -> list[SessionInfo]:
         """Every session, oldest first."""
-        return [_to_session(row) for row in self._rows(_SESSION + "ORDER BY s.created_at, s.rowid")]
+        return [_to_session(row) for row in self._rows(self._session() + "ORDER BY s.created_at, s.rowid")]
 
     def session(self, session_id: str) -> SessionInfo:
         """One session, by its id or by the beginning of only one id.
@@ -87,13 +88,20 @@ class Reader:
         """
         ids = [row[0] for row in self._rows("SELECT id FROM sessions ORDER BY created_at, rowid")]
         found = _resolve(session_id, ids, self._path.parent)
-        rows = self._rows(_SESSION + "WHERE s.id = ?", found)
+        rows = self._rows(self._session() + "WHERE s.id = ?", found)
         return _to_session(rows[0])
 
     def latest(self) -> SessionInfo | None:
         """The session that was worked on last, None where there is none."""
-        rows = self._rows(_SESSION + "ORDER BY s.updated_at DESC, s.created_at DESC, s.rowid DESC LIMIT 1")
+        rows = self._rows(self._session() + "ORDER BY s.updated_at DESC, s.created_at DESC, s.rowid DESC LIMIT 1")
         return _to_session(rows[0]) if rows else None
+
+    def _session(self) -> str:
+        """The columns of sessions; an older layout took all of a session's time for search."""
+        there = {row[1] for row in self._rows("PRAGMA table_info(sessions)")}
+        if "search_s" in there:
+            return _SESSION.format(profile_s="s.profile_s", search_s="s.search_s")
+        return _SESSION.format(profile_s="0.0", search_s="s.elapsed_s")
 
     # ---- what is known of the model
 
@@ -178,6 +186,18 @@ class Reader:
         """The steps that were decided and had no source when the engine last wrote, oldest first."""
         sql = "SELECT record FROM steps WHERE session_id = ? ORDER BY position"
         return [json.loads(row[0]) for row in self._rows(sql, session_id)]
+
+    def found(self, session_id: str) -> dict[str, list[dict[str, Any]]]:
+        """By target, the kernels of earlier sessions as they were when this one began to search."""
+        rows = self._rows("SELECT target_id, record FROM found WHERE session_id = ?", session_id)
+        return {row[0]: json.loads(row[1]) for row in rows}
+
+    def dearest_calls(self, session_id: str) -> dict[str, float]:
+        """By model, the most dollars that were set aside for one call."""
+        return dict(self._rows(
+            "SELECT model, max(reserved_usd) FROM llm_calls WHERE session_id = ? AND reserved_usd IS NOT NULL "
+            "GROUP BY model", session_id,
+        ))  # fmt: skip
 
     def _confirmed(self) -> str:
         """The confirmation's column with the joins; nothing in layouts that had none."""
@@ -309,14 +329,14 @@ def _to_node(row: Sequence[Any], samples: Sequence[tuple[float, float]] = ()) ->
 
 
 def _to_session(row: Sequence[Any]) -> SessionInfo:
-    lease = Lease.from_row(tuple(row[12:])) if row[12] is not None else None
+    lease = Lease.from_row(tuple(row[14:])) if row[14] is not None else None
     alive = lease is not None and lease.alive(time.time())
     return SessionInfo(
         id=row[0], options=codec.load(row[1], RunOptions), state=row[2], created_at=row[3], updated_at=row[4],
         device=codec.load(row[5], Device) if row[5] else None, stop_reason=row[6],
-        error=json.loads(row[7]) if row[7] else None, elapsed_s=row[8], evaluations=row[9], cost_usd=row[10],
-        unpriced_calls=row[11], engine_pid=lease.pid if lease and alive else 0,
-        heartbeat_at=lease.heartbeat_at if lease else 0.0,
+        error=json.loads(row[7]) if row[7] else None, elapsed_s=row[8], profile_s=row[9],
+        search_s=row[10], evaluations=row[11], cost_usd=row[12], unpriced_calls=row[13],
+        engine_pid=lease.pid if lease and alive else 0, heartbeat_at=lease.heartbeat_at if lease else 0.0,
     )  # fmt: skip
 
 

@@ -265,6 +265,16 @@ tool_uses (
 )
 """
 
+#: kernels of earlier sessions, as they were when a session began to search
+_FOUND_7 = """
+found (
+    session_id TEXT NOT NULL REFERENCES sessions (id),
+    target_id TEXT NOT NULL,
+    record TEXT NOT NULL,
+    PRIMARY KEY (session_id, target_id)
+)
+"""
+
 
 def first_layout(db: Any) -> None:
     """Every table of version 1."""
@@ -315,6 +325,11 @@ def steps_of_calls(db: Any) -> None:
         db.execute(f"ALTER TABLE llm_calls ADD COLUMN {column}")
     db.execute(f"CREATE TABLE {_TOOL_USES_7.strip()}{' STRICT' if _STRICT else ''}")
     db.execute("CREATE INDEX tool_uses_by_session ON tool_uses (session_id, call_id)")
+    db.execute(f"CREATE TABLE {_FOUND_7.strip()}{' STRICT' if _STRICT else ''}")
+    for column in ("profile_s", "search_s"):
+        db.execute(f"ALTER TABLE sessions ADD COLUMN {column} REAL NOT NULL DEFAULT 0")
+    # all of it was taken for search until then
+    db.execute("UPDATE sessions SET search_s = elapsed_s")
     db.execute("UPDATE meta SET schema_version = 7, written_by = ?", [__version__])
 
 

@@ -143,10 +143,15 @@ class Store:
             if error is not None:
                 self._append(session, Kind.FAILED, error)
 
-    def add_elapsed(self, session: str, seconds: float) -> None:
-        """Add engine time to the session's."""
+    def add_elapsed(
+        self, session: str, seconds: float, *, profile_s: float = 0.0, search_s: float = 0.0
+    ) -> None:  # fmt: skip
+        """Add engine time to the session's, and what of it was profiling and what counts as search."""
         with self._step(session):
-            self._connection.execute("UPDATE sessions SET elapsed_s = elapsed_s + ? WHERE id = ?", (seconds, session))
+            self._connection.execute(
+                "UPDATE sessions SET elapsed_s = elapsed_s + ?, profile_s = profile_s + ?, search_s = search_s + ? "
+                "WHERE id = ?", (seconds, profile_s, search_s, session),
+            )  # fmt: skip
 
     # ---- what is known of the model
 
@@ -172,7 +177,7 @@ class Store:
                 return
             if self._one("SELECT 1 FROM nodes WHERE session_id = ? LIMIT 1", session):
                 raise _bug(f"Session {session} has kernels of another profile.")
-            for table in ("hotspots", "targets", "profiles"):
+            for table in ("hotspots", "targets", "profiles", "found"):
                 self._connection.execute(f"DELETE FROM {table} WHERE session_id = ?", (session,))  # noqa: S608
             self._connection.insert("profiles", ("session_id", "model_ms", "overhead", "record"),
                                     (session, profile.model_ms, profile.overhead, codec.dump(bare)))  # fmt: skip
@@ -261,6 +266,12 @@ class Store:
             self._connection.insert_many("steps", ("session_id", "position", "record"), [
                 (session, place, codec.dump(step)) for place, step in enumerate(steps)
             ])  # fmt: skip
+
+    def save_found(self, session: str, target_id: str, found: Sequence[Mapping[str, Any]]) -> None:
+        """What earlier sessions have for a target; what was kept before stays, so that a resume sees the same."""
+        with self._step(session):
+            self._connection.execute("INSERT OR IGNORE INTO found (session_id, target_id, record) VALUES (?, ?, ?)",
+                                     (session, target_id, codec.dump(list(found))))  # fmt: skip
 
     def confirm(self, session: str, node_id: int, confirmation: Confirmation) -> None:
         """What the final confirmation of a winner came to; a later one of the same node replaces it.

@@ -15,7 +15,7 @@ from test_engine_sessions import OPTIONS, FakeRooms, Session
 
 from forge_tui.core.events import Kind
 from forge_tui.core.records import LlmCall
-from forge_tui.engine import bench
+from forge_tui.engine import roster
 from forge_tui.proposers import llm
 from forge_tui.proposers.streaming import Patience
 from forge_tui.store.writer import Store
@@ -30,7 +30,7 @@ def keys(monkeypatch: pytest.MonkeyPatch) -> None:
     """Made-up keys; rests that a test can wait for."""
     monkeypatch.setenv("OPENAI_API_KEY", "none-at-all")
     monkeypatch.setenv("ANTHROPIC_API_KEY", "none-at-all")
-    monkeypatch.setattr(bench, "REST_S", 0.05)
+    monkeypatch.setattr(roster, "REST_S", 0.05)
 
 
 @pytest.fixture
@@ -256,7 +256,7 @@ async def test_an_outage_is_waited_for(session):
 
 async def test_an_outage_that_does_not_end_ends_the_search(session, monkeypatch):
     """After a number of rests the provider is given up, with what it said."""
-    monkeypatch.setattr(bench, "OUTAGE_LIMIT", 3)
+    monkeypatch.setattr(roster, "OUTAGE_LIMIT", 3)
     async with serving() as server:
         server.script = lambda number, body: Play("503", message="down for repairs")
         await session.run(LlmRooms(server), options=asked())

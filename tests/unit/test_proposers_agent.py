@@ -94,7 +94,6 @@ async def test_a_kernel_is_tried_and_then_sent(server: FaultServer, model: str, 
     assert all(len(request["body"]["tools"]) == len(tools.NAMES) for request in server.requests)
     rows = list(ledger.calls.values())
     assert [(row.state, row.attempt) for row in rows] == [("done", 1), ("done", 2), ("done", 3)]
-    assert proposal.spent_usd == pytest.approx(sum(row.cost_usd or 0 for row in rows))
     assert (proposal.booked, proposal.call) == (3, rows[2])
     assert tools.read(rows[0].reply) == (FENCED, (tools.ToolCall(id=rows[0].reply.split('"id": "')[1].split('"')[0],
                                                                  name="check_kernel", arguments="{}"),))  # fmt: skip
@@ -172,7 +171,6 @@ async def test_an_ended_engines_conversation_goes_on(server: FaultServer) -> Non
     assert bench.uses == [(7, "check_kernel", KERNEL)]
     assert results(server.requests[0]) == ["seen 1\n1 tool call is left."]
     assert [row.attempt for row in ledger.calls.values()] == [2]
-    assert proposal.spent_usd == pytest.approx(0.5 + (ledger.calls[1].cost_usd or 0))
 
 
 @given(st.text(), st.lists(st.tuples(st.text(max_size=9), st.text(max_size=9), st.text()), max_size=3))

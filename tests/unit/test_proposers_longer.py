@@ -140,7 +140,6 @@ async def test_a_second_call_that_fails_is_the_models_failure(monkeypatch: pytes
     assert (proposal.infra, proposal.fatal, proposal.this_request) == (False, False, False)
     assert proposal.failure.startswith("truncated, and it could not be made longer: openai/some-model ")
     assert [call.state for call in books.calls] == ["done", "broken" if isinstance(fault, tuple) else "failed"]
-    assert proposal.spent_usd == sum(call.cost_usd or 0 for call in books.calls)
     assert proposer.can(TASK)
 
 
@@ -174,7 +173,7 @@ async def test_replies_of_an_ended_engine_are_used(monkeypatch: pytest.MonkeyPat
                   for i, (text, finish) in enumerate(replies)]  # fmt: skip
     proposal = await proposer.propose(TASK)
     assert proposal.source == KERNEL
-    assert (proposal.booked, proposal.spent_usd) == (6 + len(replies), 0.5 * len(replies))
+    assert proposal.booked == 6 + len(replies)
     assert (fake.requests, books.calls) == ([], [])
 
 

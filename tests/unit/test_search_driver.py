@@ -373,16 +373,6 @@ def test_search_beats_random_drafts() -> None:
     assert math.fsum(searched) / 50 > math.fsum(drafted) / 50 + 0.1
 
 
-def test_stop_waits_for_what_is_in_flight() -> None:
-    """A limit of the engine ends the search once nothing is in flight."""
-    search = make()
-    take(search, 0, None)
-    search.stop("The budget is spent.")
-    assert search.next_step(yes) is None
-    search.finish(0, right(1.1))
-    assert search.next_step(yes) == Stop(reason="The budget is spent.")
-
-
 def test_the_task_shows_the_tree() -> None:
     """A request holds parent, lineage, best and every node, those in flight included."""
     search = make(max_evaluations=99)

@@ -24,6 +24,17 @@ LEDGER_6 = ("state", "attempt", "reserved_usd", "exact", "cache_write_tokens", "
 CALLS_7 = ("seed", "finish")
 
 
+def undo_version_7(raw):
+    """Take back what the last version brought."""
+    raw.execute("DROP TABLE found")
+    raw.execute("DROP TABLE tool_uses")
+    for column in CALLS_7:
+        raw.execute(f"ALTER TABLE llm_calls DROP COLUMN {column}")
+    for column in ("profile_s", "search_s"):
+        raw.execute(f"ALTER TABLE sessions DROP COLUMN {column}")
+    raw.execute("DELETE FROM _sqlite_migrations WHERE name = '0007_steps_of_calls'")
+
+
 @pytest.fixture
 def old(tmp_path):
     """A workspace as version 1 wrote it, with one profiled session."""
@@ -123,13 +134,13 @@ def test_version_three_knows_no_confirmations_and_gets_them(tmp_path):
         store.add_node(name, fixture.node(1))
         store.set_evaluation(name, 1, fixture.faster(2.0))
     with contextlib.closing(sqlite3.connect(workspace.database)) as raw:
+        undo_version_7(raw)
         raw.execute("DROP TABLE confirmations")
         raw.execute("DROP TABLE steps")
-        raw.execute("DROP TABLE tool_uses")
         raw.execute("UPDATE meta SET schema_version = 3")
-        for column in (*LEDGER_6, *CALLS_7):
+        for column in LEDGER_6:
             raw.execute(f"ALTER TABLE llm_calls DROP COLUMN {column}")
-        names = ("0004_confirmations", "0005_steps", "0006_ledger", "0007_steps_of_calls")
+        names = ("0004_confirmations", "0005_steps", "0006_ledger")
         raw.execute(f"DELETE FROM _sqlite_migrations WHERE name IN {names}")
         raw.commit()
     before = workspace.database.read_bytes()
@@ -156,12 +167,12 @@ def test_version_fours_ledger_is_read_and_upgraded(tmp_path):
         for call in (good, bad):
             store.add_llm_call(name, call, target_id="test-RMSNorm", edge="draft", node_id=None)
     with contextlib.closing(sqlite3.connect(workspace.database)) as raw:
-        for column in (*LEDGER_6, *CALLS_7):
+        for column in LEDGER_6:
             raw.execute(f"ALTER TABLE llm_calls DROP COLUMN {column}")
+        undo_version_7(raw)
         raw.execute("UPDATE meta SET schema_version = 4")
         raw.execute("DROP TABLE steps")
-        raw.execute("DROP TABLE tool_uses")
-        raw.execute("DELETE FROM _sqlite_migrations WHERE name IN ('0005_steps', '0006_ledger', '0007_steps_of_calls')")
+        raw.execute("DELETE FROM _sqlite_migrations WHERE name IN ('0005_steps', '0006_ledger')")
         raw.commit()
     before = workspace.database.read_bytes()
     with contextlib.closing(Reader.open(workspace)) as reader:
@@ -177,3 +188,30 @@ def test_version_fours_ledger_is_read_and_upgraded(tmp_path):
     with contextlib.closing(sqlite3.connect(workspace.database)) as raw:
         assert raw.execute("SELECT schema_version FROM meta").fetchone() == (SCHEMA_VERSION,)
         assert raw.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+def test_version_six_took_all_time_for_search(tmp_path):
+    """Its sessions go on with all their time as search; a writer's upgrade keeps that, and what was found from then."""
+    workspace = Workspace(tmp_path / ".forge")
+    with fixture.session(workspace) as (store, _, name):
+        store.add_elapsed(name, 90.0, profile_s=30.0, search_s=50.0)
+    with contextlib.closing(sqlite3.connect(workspace.database)) as raw:
+        undo_version_7(raw)
+        raw.execute("UPDATE meta SET schema_version = 6")
+        raw.commit()
+
+    def clocks(reader):
+        info = reader.session(name)
+        return info.elapsed_s, info.profile_s, info.search_s
+
+    with contextlib.closing(Reader.open(workspace)) as reader:
+        assert clocks(reader) == (90.0, 0.0, 90.0)
+        assert reader.latest() == reader.session(name) == reader.sessions()[0]
+        with contextlib.closing(Store.open(workspace)) as store:
+            assert clocks(reader) == (90.0, 0.0, 90.0)
+            store.add_elapsed(name, 4.0, search_s=1.0)
+            store.save_found(name, "t", [{"source": "// one"}])
+            store.save_found(name, "t", [{"source": "// another"}])
+            store.save_found(name, "u", [])
+        assert clocks(reader) == (94.0, 0.0, 91.0)
+        assert reader.found(name) == {"t": [{"source": "// one"}], "u": []}, "what came first stays"
