@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from forge_tui.core import secrets
-from forge_tui.core.errors import EnvironmentFault, ExitCode, ForgeError, UsageError
+from forge_tui.core.errors import EnvironmentFault, ExitCode, ForgeError
 from forge_tui.core.events import Kind
 from forge_tui.core.landscapes import PREFIX
 from forge_tui.core.money import dollars
@@ -399,15 +399,6 @@ class Engine:
 async def holds(proposers: dict[str, Proposer]) -> dict[str, float]:
     """The most that one call of each proposer may cost, in dollars, where that is known."""
     return {name: await p.most_usd() for name, p in proposers.items() if isinstance(p, Priced)}
-
-
-def resumable(session: SessionInfo, more_evaluations: bool) -> None:
-    """Raise UsageError if there is nothing to resume."""
-    if session.state == "done" and not more_evaluations:
-        raise UsageError(
-            f"Session {session.id} is done: {session.stop_reason}",
-            "Give it more with --evaluations, or look at it with forge-tui report.",
-        )
 
 
 def _one_size(profile: Profile, ids: set[str]) -> Profile:
