@@ -62,7 +62,7 @@ def check_resumable(session: SessionInfo, given: Mapping[str, float]) -> None:
     elif limit is not None:
         hint = f"What it needs is more {limit.words}, {look}."
     else:
-        hint = f"What was given is not more than it had, {look}."
+        hint = f"What was given is no more than it had, {look}."
     raise UsageError(f"Session {session.id} is done: {session.stop_reason}", hint)
 
 

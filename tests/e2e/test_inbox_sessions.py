@@ -12,6 +12,7 @@ from test_engine_sessions import OPTIONS, TARGETS, FakeRooms, Session
 from forge_tui.core.errors import UsageError
 from forge_tui.core.records import Edge
 from forge_tui.engine import replays
+from forge_tui.engine.limits import Limit, ended_by
 from forge_tui.proposers import replay
 from forge_tui.proposers.desk import Desk
 from forge_tui.proposers.inbox import InboxProposer
@@ -119,6 +120,7 @@ async def test_a_limit_does_not_wait_for_a_person(session):
     await go(session, None, options=short)
     info = session.reader.session(session.id)
     assert (info.state, info.stop_reason) == ("done", "The time limit of 0.002 minutes is reached.")
+    assert ended_by(info) == Limit(option="minutes", value=0.002)
     desk = Desk(session.workspace.root)
     left = [entry.number for entry in desk.entries()]
     assert left
