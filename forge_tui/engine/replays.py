@@ -9,8 +9,8 @@ from pathlib import Path
 from forge_tui.core.errors import UsageError
 from forge_tui.core.files import UnreadableError, read_bytes
 from forge_tui.core.paths import Workspace
-from forge_tui.core.records import Edge, Language, Node, Record
-from forge_tui.proposers import inbox, longer
+from forge_tui.core.records import Edge, Language, LlmCall, Node, Record
+from forge_tui.proposers import longer
 from forge_tui.proposers.parse import TRUNCATED, parse_reply
 from forge_tui.proposers.replay import PREFIX, Recorded, from_lines
 from forge_tui.store.codec import LedgerEntry
@@ -70,46 +70,38 @@ class _Part(Record, frozen=True, kw_only=True):
 
     entry: LedgerEntry
     text: str
-    continued: bool = False
 
 
 def of_session(reader: Reader, session: str) -> list[Recorded]:
-    """The replies of a session's models, oldest first.
-
-    A reply that was cut off is one with what the model sent when it was asked again. One that was not asked again
-    counted for nothing, and is left out.
-    """
+    """The replies of a session's models, oldest first; one that was cut off together with how it went on."""
     nodes = {node.id: node for node in reader.nodes(session)}
     targets = {target.id: target.name for target in reader.targets(session)}
     device = reader.session(session).device
-    found: list[tuple[LedgerEntry, str, Language]] = []
-    cut: dict[tuple[str, ...], list[_Part]] = {}
     language: Language = device.language if device is not None else "cpp"
+    found: list[tuple[LedgerEntry, str]] = []
+    cut: dict[tuple[str, ...], list[_Part]] = {}
     for entry in reader.llm_calls(session):
-        if not entry.call.reply:
+        call = entry.call
+        if not call.reply:
             continue
         node = nodes.get(entry.node_id) if entry.node_id is not None else None
-        spoken = node.language if node is not None else language
-        parts = cut.setdefault((entry.call.model, entry.target_id, entry.edge, entry.call.prompt), [])
-        text, part = _whole(entry, parts, node, nodes, spoken)
+        # ledgers of earlier layouts do not know the step
+        step = str(call.seed) if call.seed else call.prompt
+        parts = cut.setdefault((call.model, entry.target_id, entry.edge, step), [])
+        text, part = _whole(entry, parts, node, nodes, language)
         if part is not None:
             parts.remove(part)
-        if node is None and _goes_on(entry) and _is_cut(entry, text, spoken):
-            parts.append(_Part(entry=entry, text=text, continued=part is not None))
+        if node is None and _is_cut(call, text, language):
+            parts.append(_Part(entry=entry, text=text))
         else:
-            found.append((entry, text, spoken))
-    # what was cut off again had counted as an attempt
-    found += [(part.entry, part.text, language) for parts in cut.values() for part in parts if part.continued]
-    return [_recorded(*one, nodes, targets) for one in sorted(found, key=lambda one: one[0].id)]
+            found.append((entry, text))
+    found += [(part.entry, part.text) for parts in cut.values() for part in parts]
+    found.sort(key=lambda one: one[0].id)
+    return [_recorded(entry, text, language, nodes, targets) for entry, text in found]
 
 
-def _goes_on(entry: LedgerEntry) -> bool:
-    """Whether it is of a model that is asked again for the rest of its reply."""
-    return entry.call.model != inbox.NAME and not entry.call.model.startswith(PREFIX)
-
-
-def _is_cut(entry: LedgerEntry, text: str, language: Language) -> bool:
-    return parse_reply(text, language, entry.call.finish).failure == TRUNCATED
+def _is_cut(call: LlmCall, text: str, language: Language) -> bool:
+    return longer.cut(call.finish) and parse_reply(text, language, call.finish).failure == TRUNCATED
 
 
 def _whole(
@@ -151,7 +143,8 @@ def _recorded(
     node = nodes.get(entry.node_id) if entry.node_id is not None else None
     mended = nodes.get(node.repairs) if node is not None and node.repairs is not None else None
     return Recorded(
-        target_id=entry.target_id, target=targets.get(entry.target_id, ""), edge=Edge(entry.edge), language=language,
+        target_id=entry.target_id, target=targets.get(entry.target_id, ""), edge=Edge(entry.edge),
+        language=node.language if node is not None else language,
         prompt=entry.call.prompt, reply=text, source=node.source if node is not None else "",
         mended=mended.source if mended is not None else "", model=entry.call.model, finish=entry.call.finish,
     )  # fmt: skip

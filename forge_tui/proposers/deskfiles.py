@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from forge_tui.core import secrets
-from forge_tui.core.errors import ConfigError
 from forge_tui.proposers import keys
 
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
@@ -90,7 +89,5 @@ def _got(fd: int) -> bool:
 
 def without_keys(text: str) -> str:
     """The text without the values of keys, those of the file of keys included."""
-    with contextlib.suppress(ConfigError):
-        # reading it is what makes them known
-        keys.read_file(keys.path())
+    keys.learn()
     return secrets.without_values(text)

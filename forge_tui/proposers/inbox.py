@@ -101,7 +101,7 @@ class InboxProposer:
             if entry is not None:
                 self._numbers.discard(entry.number)
         reply = parse_reply(text, task.device.language, "", entry.base)
-        call = LlmCall(model=NAME, prompt=without_keys(asked), reply=text, cost_usd=0.0, priced=True,
+        call = LlmCall(model=NAME, prompt=without_keys(asked), reply=text, cost_usd=0.0, priced=True, seed=task.seed,
                        latency_s=max(0.0, time.time() - entry.at))  # fmt: skip
         return Proposal(source=reply.source, idea=reply.hypothesis, family=reply.family, failure=reply.failure,
                         call=call)  # fmt: skip

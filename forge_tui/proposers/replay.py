@@ -83,7 +83,8 @@ class ReplayProposer:
         if source is None and entry.source:
             # edits of another kernel than the one at hand
             source = entry.source
-        call = LlmCall(model=self.name, prompt=asked, reply=entry.reply, cost_usd=0.0, priced=True, finish=entry.finish)
+        call = LlmCall(model=self.name, prompt=asked, reply=entry.reply, cost_usd=0.0, priced=True, seed=task.seed,
+                       finish=entry.finish)  # fmt: skip
         return Proposal(source=source, idea=reply.hypothesis, family=reply.family, call=call,
                         failure="" if source is not None else reply.failure)  # fmt: skip
 
