@@ -42,14 +42,26 @@ def listed(
 def show(
     number: Number,
     workspace: Workspace = None,
-    copy: Annotated[bool, typer.Option("--copy", help="To the clipboard (tmux or OSC 52) in place of stdout")] = False,
+    to_clipboard: Annotated[bool, typer.Option("--copy", help="As inbox copy does")] = False,
 ) -> Callable[[], int]:
     """Print a prompt, to be given to a model."""
 
     def call() -> int:
         from forge_tui.cli.commands import inbox as command
 
-        return command.show(number=number, workspace=workspace, copy=copy)
+        return command.show(number=number, workspace=workspace, copy=to_clipboard)
+
+    return call
+
+
+@inbox.command()
+def copy(number: Number, workspace: Workspace = None) -> Callable[[], int]:
+    """Put a prompt into the clipboard: through tmux where it runs, else by OSC 52, which passes through SSH."""
+
+    def call() -> int:
+        from forge_tui.cli.commands import inbox as command
+
+        return command.show(number=number, workspace=workspace, copy=True)
 
     return call
 
@@ -61,13 +73,14 @@ def reply(
                                                "$EDITOR")] = None,
     workspace: Workspace = None,
     force: Annotated[bool, typer.Option("--force", help="Hand it in even if it holds no kernel")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="In place of one that no search has read yet")] = False,
 ) -> Callable[[], int]:  # fmt: skip
     """Hand in a reply; the search goes on with it."""
 
     def call() -> int:
         from forge_tui.cli.commands import inbox as command
 
-        return command.reply(number=number, file=file, workspace=workspace, force=force)
+        return command.reply(number=number, file=file, workspace=workspace, force=force, replace=replace)
 
     return call
 
@@ -84,7 +97,7 @@ def prompt(
     """Print the exact prompt that a model would get about a target of a session."""
 
     def call() -> int:
-        from forge_tui.cli.commands import inbox as command
+        from forge_tui.cli.commands import prompt as command
 
         return command.prompt(session=session, target=target, edge=edge, node=node, seed=seed, workspace=workspace,
                               as_json=as_json)  # fmt: skip
@@ -100,7 +113,7 @@ def replies(
     """Write the recorded replies of a session, for run --model replay:FILE."""
 
     def call() -> int:
-        from forge_tui.cli.commands import inbox as command
+        from forge_tui.cli.commands import prompt as command
 
         return command.replies(session=session, file=output_file, workspace=workspace)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import sys
 from typing import Any, TextIO
@@ -11,6 +12,8 @@ from typing import Any, TextIO
 import msgspec
 
 from forge_tui.core.errors import EnvironmentFault
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 _written = False
 
@@ -49,6 +52,16 @@ def text(value: str) -> None:
         BrokenPipeError: nobody reads it any more.
     """
     _write(sys.stdout, value.rstrip("\n") + "\n")
+
+
+def foreign(value: str) -> None:
+    """Write a text of others to stdout as it is; on a terminal without what could drive it.
+
+    Raises:
+        EnvironmentFault: stdout cannot be written.
+        BrokenPipeError: nobody reads it any more.
+    """
+    text(_CONTROL.sub("?", value) if sys.stdout is not None and sys.stdout.isatty() else value)
 
 
 def note(value: str) -> None:

@@ -26,7 +26,8 @@ from forge_tui.core.paths import Workspace
 from forge_tui.core.records import RunOptions, SessionInfo
 from forge_tui.engine import logs
 from forge_tui.engine.control import ControlServer
-from forge_tui.engine.loop import Engine, resumable
+from forge_tui.engine.limits import check_resumable
+from forge_tui.engine.loop import Engine
 from forge_tui.engine.rooms import Rooms, WorkerRooms
 from forge_tui.processes.wire import encode_error
 from forge_tui.proposers import keys
@@ -110,9 +111,9 @@ def _session(store: Store, workspace: Workspace, request: dict[str, Any]) -> Ses
         return store.create_session(msgspec.convert(request["run"], RunOptions))
     with contextlib.closing(Reader.open(workspace)) as reader:
         session = reader.session(request["resume"])
-    wider = {name: request[name] for name in ("max_evaluations", "max_minutes", "max_usd")
-             if request.get(name) is not None}  # fmt: skip
-    resumable(session, bool(wider))
+    limits = ("max_evaluations", "max_minutes", "max_usd")
+    wider = {name: request[name] for name in limits if request.get(name) is not None}
+    check_resumable(session, wider)
     spec = session.options.model
     if spec.content_hash:
         from forge_tui.models.spec import content_hash

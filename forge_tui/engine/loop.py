@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from forge_tui.core import secrets
-from forge_tui.core.errors import EnvironmentFault, ExitCode, ForgeError, UsageError
+from forge_tui.core.errors import EnvironmentFault, ExitCode, ForgeError
 from forge_tui.core.events import Kind
 from forge_tui.core.landscapes import PREFIX
 from forge_tui.core.money import dollars
@@ -32,6 +32,7 @@ from forge_tui.core.records import (
     SessionInfo,
     SessionState,
     Target,
+    Verdict,
 )
 from forge_tui.engine import confirming, estimate, profiles
 from forge_tui.engine.clock import Clock
@@ -278,7 +279,7 @@ class Engine:
         search = Search(config, usable, self._found(usable, profile.device, config.max_transfers))
         ledger = self._ledger(search)
         bench = EngineWorkbench(self._store, self._id, search, pipeline, profile.device, log=self._log)
-        search.count_aside(sum(bool(use.verdict) for use in self._reader.tool_uses(self._id)))
+        search.count_aside(sum(use.verdict not in ("", Verdict.INFRA) for use in self._reader.tool_uses(self._id)))
         for proposer in proposers.values():
             if isinstance(proposer, Booked):
                 proposer.keep_books(ledger)
@@ -436,15 +437,6 @@ async def holds(proposers: dict[str, Proposer]) -> dict[str, float]:
 
 async def _is_priced(proposer: Proposer) -> bool:
     return isinstance(proposer, Quoted) and await proposer.priced()
-
-
-def resumable(session: SessionInfo, more_evaluations: bool) -> None:
-    """Raise UsageError if there is nothing to resume."""
-    if session.state == "done" and not more_evaluations:
-        raise UsageError(
-            f"Session {session.id} is done: {session.stop_reason}",
-            "Give it more with --evaluations, or look at it with forge-tui report.",
-        )
 
 
 def _one_size(profile: Profile, ids: set[str]) -> Profile:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import time
-from collections import Counter
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,9 @@ from typing import Any
 from forge_tui.core.errors import ConfigError, EnvironmentFault, UsageError
 from forge_tui.core.ports import Task
 from forge_tui.core.records import Edge, LlmCall, Proposal
-from forge_tui.proposers import book, prompt
+from forge_tui.proposers import book, prompt, strategies
 from forge_tui.proposers.desk import Desk, Entry
+from forge_tui.proposers.deskfiles import without_keys
 from forge_tui.proposers.parse import parse_reply
 from forge_tui.proposers.templates import TemplateProposer
 
@@ -22,6 +23,11 @@ NAME = "inbox"
 POLL_S = 0.5
 #: prompts of one target that wait at a time; beside templates one, so that their settings are tuned meanwhile
 MOST_ALONE, MOST_BESIDE = 2, 1
+
+_BESIDE = """
+Another kernel for this target is being written at the same time. So that the two differ, begin with this move: \
+{name}. {text} If it cannot apply here, take the next best one and say so.
+"""
 
 ASKED = (Edge.DRAFT, Edge.IMPROVE, Edge.REPAIR, Edge.REWRITE, Edge.MERGE)
 
@@ -41,18 +47,19 @@ class InboxProposer:
         self._templates = templates
         self._first = first
         self._poll_s = poll_s
-        self._open: Counter[str] = Counter()
+        #: what waits: its target and what was asked
+        self._open: dict[object, tuple[str, str]] = {}
         self._numbers: set[int] = set()
 
     @property
     def waiting(self) -> int:
         """Prompts that wait for a reply now."""
-        return self._open.total()
+        return len(self._open)
 
     def can(self, task: Task) -> bool:
         """What a model could be asked, once the templates have had their turn and few prompts of the target wait."""
         most = MOST_ALONE if self._first is None else MOST_BESIDE
-        if task.edge not in ASKED or self._open[task.target.id] >= most:
+        if task.edge not in ASKED or len(self._texts(task)) >= most:
             return False
         if self._first is None:
             return True
@@ -66,27 +73,35 @@ class InboxProposer:
 
     def propose(self, task: Task) -> Coroutine[Any, Any, Proposal]:
         """Write the prompt, or find it again, and wait for its reply."""
+        place, asked, fault = object(), "", ""
+        try:
+            asked = self._differing(task, prompt.render(task, self._templates).text)
+        except ConfigError as error:
+            fault = str(error)
         # counted at once, so that the next `can` knows of it
-        self._open[task.target.id] += 1
-        return self._propose(task)
+        self._open[place] = task.target.id, asked
+        return self._propose(task, place, asked, fault)
 
-    async def _propose(self, task: Task) -> Proposal:
+    async def _propose(self, task: Task, place: object, asked: str, fault: str) -> Proposal:
         entry: Entry | None = None
         try:
-            asked = prompt.render(task, self._templates)
-            entry = self._find(task) or self.desk.ask(self._entry(task), asked.text)
+            if fault:
+                return Proposal(source=None, failure=fault, infra=True, fatal=True)
+            entry = self._find(task) or self.desk.ask(self._entry(task), asked)
             self._numbers.add(entry.number)
-            shown = self.desk.prompt(entry)
-            text = await self._reply(entry)
-        except (ConfigError, EnvironmentFault, UsageError) as error:
-            return Proposal(source=None, failure=str(error), infra=True, fatal=isinstance(error, ConfigError))
+            with contextlib.suppress(UsageError):
+                # a person may have changed it; one that was removed is written again
+                asked = self.desk.prompt(entry)
+            self._open[place] = task.target.id, asked
+            text = await self._reply(entry, asked)
+        except EnvironmentFault as error:
+            return Proposal(source=None, failure=str(error), infra=True)
         finally:
-            self._open[task.target.id] -= 1
+            del self._open[place]
             if entry is not None:
                 self._numbers.discard(entry.number)
-        self.desk.take(entry)
         reply = parse_reply(text, task.device.language, "", entry.base)
-        call = LlmCall(model=NAME, prompt=shown, reply=text, cost_usd=0.0, priced=True,
+        call = LlmCall(model=NAME, prompt=without_keys(asked), reply=text, cost_usd=0.0, priced=True, seed=task.seed,
                        latency_s=max(0.0, time.time() - entry.at))  # fmt: skip
         return Proposal(source=reply.source, idea=reply.hypothesis, family=reply.family, failure=reply.failure,
                         call=call)  # fmt: skip
@@ -96,15 +111,31 @@ class InboxProposer:
 
     # ---- the reply
 
-    async def _reply(self, entry: Entry) -> str:
-        """The text, once it is there and no longer growing."""
-        path, before = self.desk.reply_path(entry), (-1, -1)
+    async def _reply(self, entry: Entry, asked: str) -> str:
+        """The text, once it is there and no longer growing; what is no text is waited on."""
+        before = None
         while True:
-            now = _stamp(path)
-            if now != (-1, -1) and now == before:
-                return self.desk.reply(entry)
+            now = self.desk.stamp(entry)
+            if now is not None and now == before and (text := self.desk.collect(entry)) is not None:
+                return text
             before = now
+            self.desk.restore(entry, asked)
             await asyncio.sleep(self._poll_s)
+
+    # ---- what is asked
+
+    def _texts(self, task: Task) -> list[str]:
+        """What waits about the target of a task."""
+        return [asked for target_id, asked in self._open.values() if target_id == task.target.id]
+
+    def _differing(self, task: Task, asked: str) -> str:
+        """The prompt; where the same one waits already, with a move that makes the two kernels differ."""
+        bound, language = task.target.bound, task.device.language
+        moves = [move for move in strategies.CATALOGUE if bound in move.bounds and language in move.languages]
+        first = int(strategies.draw(task.seed, "beside") * len(moves))
+        ways = [asked + _BESIDE.format(name=move.name, text=move.text) for move in moves[first:] + moves[:first]]
+        waiting = self._texts(task)
+        return next((way for way in [asked, *ways] if way not in waiting), asked)
 
     # ---- which prompt a task is
 
@@ -123,7 +154,8 @@ class InboxProposer:
         same = [e for e in self.desk.entries() if e.session == self._session and e.number not in self._numbers
                 and (e.target_id, e.edge, e.place) == (wanted.target_id, wanted.edge, wanted.place)]  # fmt: skip
         for entry in same:
-            if entry.seed == wanted.seed:
+            # a reply that was read and removed would be waited for in vain
+            if entry.seed == wanted.seed and not (entry.taken and self.desk.stamp(entry) is None):
                 return entry
         unread = [entry for entry in same if not entry.taken]
         return next((e for e in unread if self.desk.state(e) == "answered"), unread[0] if unread else None)
@@ -138,12 +170,3 @@ def _draft(task: Task) -> Task:
     """The same target as a question for a first kernel."""
     return Task(target=task.target, device=task.device, edge=Edge.DRAFT, parent=None, failed=None, best=task.best,
                 lineage=(), nodes=task.nodes, seed=task.seed)  # fmt: skip
-
-
-def _stamp(path: Path) -> tuple[int, int]:
-    """Size and time of change; (-1, -1) where there is nothing yet."""
-    try:
-        found = path.stat()
-    except OSError:
-        return -1, -1
-    return (found.st_size, found.st_mtime_ns) if found.st_size else (-1, -1)

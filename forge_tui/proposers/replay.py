@@ -30,6 +30,8 @@ class Recorded(Record, frozen=True, kw_only=True):
     mended: str = ""
     """For a repair: the source that it mended."""
     model: str = ""
+    finish: str = ""
+    """The provider's word for how the reply ended."""
 
 
 def to_lines(recorded: list[Recorded]) -> str:
@@ -44,7 +46,8 @@ def from_lines(text: str, name: str) -> list[Recorded]:
         UsageError: it is not that.
     """
     found = []
-    for number, line in enumerate(text.splitlines(), 1):
+    # other ends of lines than this one may stand in a reply as they are
+    for number, line in enumerate(text.removeprefix("\ufeff").split("\n"), 1):
         if not line.strip():
             continue
         try:
@@ -75,12 +78,13 @@ class ReplayProposer:
             return Proposal(source=None, failure="No recorded reply is left for it.")
         self._given.add(number)
         entry = self._recorded[number]
-        reply = parse_reply(entry.reply, task.device.language, "", prompt.base(task))
+        reply = parse_reply(entry.reply, task.device.language, entry.finish, prompt.base(task))
         source = reply.source
         if source is None and entry.source:
             # edits of another kernel than the one at hand
             source = entry.source
-        call = LlmCall(model=self.name, prompt=asked, reply=entry.reply, cost_usd=0.0, priced=True)
+        call = LlmCall(model=self.name, prompt=asked, reply=entry.reply, cost_usd=0.0, priced=True, seed=task.seed,
+                       finish=entry.finish)  # fmt: skip
         return Proposal(source=source, idea=reply.hypothesis, family=reply.family, call=call,
                         failure="" if source is not None else reply.failure)  # fmt: skip
 

@@ -158,6 +158,9 @@ def to_evaluation(
 def to_llm_call(row: Sequence[Any], columns: Sequence[str] = LLM_CALL) -> LlmCall:
     """A call from the columns `LLM_CALL`, or from those of them that an older layout has."""
     fields = dict(zip(columns, row, strict=True))
+    if "state" not in fields and fields["error"]:
+        # as its upgrade has it: what was written with an error had come to nothing
+        fields |= {"state": "broken", "exact": fields["priced"]}
     for name in ("priced", "exact"):
         if name in fields:
             fields[name] = bool(fields[name])

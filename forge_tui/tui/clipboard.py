@@ -18,7 +18,7 @@ class Copied:
 
     path: Path | None
     way: str
-    """`tmux`, `tmux-buffer` or `osc52`."""
+    """`tmux`, `tmux-buffer`, `osc52`, or empty where there is no terminal."""
     fault: str = ""
 
     def sentence(self) -> str:
@@ -27,6 +27,7 @@ class Copied:
             "tmux": "Sent to tmux and the terminal.",
             "tmux-buffer": "In tmux's buffer: paste with prefix ].",
             "osc52": "Sent to the terminal, if it takes OSC 52.",
+            "": "There is no terminal to send it to.",
         }[self.way]
         where = f"Written to {self.path}." if self.path is not None else f"No file: {self.fault}"
         return f"{where} {sent}"
@@ -51,13 +52,26 @@ def copy(text: str, name: str, write: Callable[[str], None], environ: Mapping[st
         path.write_text(text, encoding="utf-8", errors="replace")
     except OSError as error:
         path, fault = None, f"{error.strerror or error}."
-    if environ.get("TMUX"):
+    return Copied(path, send(text, write, environ), fault)
+
+
+def send(text: str, write: Callable[[str], None], environ: Mapping[str, str] = os.environ) -> str:
+    """Send `text` to the terminal's clipboard; returns the way, empty where `write` raises OSError."""
+    inside = bool(environ.get("TMUX"))
+    if inside:
         for argv, way in ((["load-buffer", "-w", "-"], "tmux"), (["load-buffer", "-"], "tmux-buffer")):
             if _tmux(argv, text):
-                return Copied(path, way, fault)
+                return way
     encoded = base64.b64encode(text.encode("utf-8", errors="replace")).decode()
-    write(f"\x1b]52;c;{encoded}\a")
-    return Copied(path, "osc52", fault)
+    sequence = f"\x1b]52;c;{encoded}\a"
+    if inside:
+        # a tmux that cannot be spoken to hands on what is wrapped so
+        sequence = f"\x1bPtmux;{sequence.replace(chr(27), chr(27) * 2)}\x1b\\"
+    try:
+        write(sequence)
+    except OSError:
+        return ""
+    return "osc52"
 
 
 def _tmux(argv: list[str], text: str) -> bool:

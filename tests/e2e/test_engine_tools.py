@@ -99,7 +99,7 @@ async def test_a_judge_that_falls_over_is_our_fault(session: Any) -> None:
     """The model is told that the tool cannot be used, the log says why, and no evaluation is used up for it."""
     async with serving() as server:
         server.script = tries("check_kernel")
-        await session.run(ToolRooms(server, infra=True), options=asked(max_evaluations=3))
+        await session.run(ToolRooms(server, infra=True), options=asked(max_evaluations=30))
     assert all(use.answer == "This tool cannot be used now." and use.verdict == "infra" for use in uses(session))
     said = [data["text"] for data in events(session, Kind.LOG)]
     assert any("could not be tried: The judge fell over." in text for text in said)

@@ -13,6 +13,7 @@ from forge_tui.core.errors import UsageError
 from forge_tui.core.events import Kind
 from forge_tui.core.records import Edge
 from forge_tui.engine import replays
+from forge_tui.engine.limits import Limit, ended_by
 from forge_tui.proposers import replay
 from forge_tui.proposers.desk import Desk
 from forge_tui.proposers.inbox import InboxProposer
@@ -135,6 +136,7 @@ async def test_a_limit_does_not_wait_for_a_person(session):
     info = session.reader.session(session.id)
     assert (info.state, info.stop_reason) == ("done", "The limit of 0.005 minutes of search is reached.")
     assert 0.3 <= info.search_s < info.elapsed_s
+    assert ended_by(info) == Limit(option="minutes", value=0.005)
     desk = Desk(session.workspace.root)
     left = [entry.number for entry in desk.entries() if not entry.taken]
     assert left

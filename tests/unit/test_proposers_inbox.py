@@ -1,21 +1,19 @@
-"""The inbox: files that wait, replies that are found again, and the commands around them."""
+"""The inbox: files that wait, and replies that are found again."""
 
 from __future__ import annotations
 
 import asyncio
-import base64
-import io
-import json
-import sys
+import os
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from forge_tui.cli import main, output
-from forge_tui.core.errors import UsageError
+from forge_tui.core import secrets
+from forge_tui.core.errors import EnvironmentFault, UsageError
 from forge_tui.core.ports import Task
 from forge_tui.core.records import Edge, Evaluation, Node, Proposal, Verdict
+from forge_tui.proposers import strategies
 from forge_tui.proposers.desk import Desk, Entry
 from forge_tui.proposers.inbox import InboxProposer
 from forge_tui.search import simulate
@@ -163,111 +161,161 @@ async def test_two_engines_get_numbers_of_their_own(tmp_path: Path) -> None:
     assert {path.parent for path in tmp_path.rglob("*.prompt.md")} == {tmp_path / "inbox"}
 
 
-# ---- commands
+async def test_two_open_prompts_of_a_target_differ(tmp_path: Path) -> None:
+    """The second draft is asked to begin with a move of its own; with the first answered the plain one comes back."""
+    made = proposer(tmp_path)
+    first, one = await asked(made, DRAFT)
+    second, two = await asked(made, msgspec.structs.replace(DRAFT, seed=2), number=2)
+    plain, other = made.desk.prompt(one), made.desk.prompt(two)
+    assert other.startswith(plain)
+    more = " ".join(other.removeprefix(plain).split())
+    assert more.startswith("Another kernel for this target is being written at the same time. So that the two differ, "
+                           "begin with this move: ")  # fmt: skip
+    fitting = [s.name for s in strategies.CATALOGUE if "memory" in s.bounds and "cpp" in s.languages]
+    assert sum(f"this move: {name}. " in more for name in fitting) == 1
+    made.desk.answer(one, REPLY)
+    await asyncio.wait_for(first, 10)
+    third, three = await asked(made, msgspec.structs.replace(DRAFT, seed=3), number=3)
+    assert made.desk.prompt(three) == plain
+    for waiting in (second, third):
+        waiting.cancel()
 
 
-@pytest.fixture
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
-    """The current folder's inbox with one open prompt."""
-    monkeypatch.setattr(output, "_written", False)
-    monkeypatch.chdir(tmp_path)
-    made = Desk(tmp_path / ".forge")
-    made.ask(Entry(number=0, name="", session="m-1", target_id="t", target="RMSNorm", edge=Edge.IMPROVE, language="cpp",
-                   place="x", seed=1, base=KERNEL), "Make it faster.\n")  # fmt: skip
-    return made
+async def test_what_somebody_removes_is_written_again(tmp_path: Path) -> None:
+    """Prompt, note, or the whole folder: while it is waited for a prompt comes back, as does one of a killed engine."""
+    made = proposer(tmp_path)
+    waiting, entry = await asked(made, DRAFT)
+    prompt = made.desk.prompt(entry)
+    everything = [path.name for path in made.desk.folder.iterdir()]
+    for removed in (["001-F.softmax-draft.prompt.md"], ["001-F.softmax-draft.json"], everything):
+        for name in removed:
+            (made.desk.folder / name).unlink()
+        if len(removed) > 1:
+            made.desk.folder.rmdir()
+        while not made.desk.entries() or not made.desk.prompt_path(entry).exists():  # noqa: ASYNC110 - files
+            await asyncio.sleep(0.001)
+        assert (made.desk.entry(1), made.desk.prompt(entry)) == (entry, prompt)
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    made.desk.prompt_path(entry).unlink()
+    again = asyncio.create_task(proposer(tmp_path).propose(DRAFT))
+    while not made.desk.prompt_path(entry).exists():  # noqa: ASYNC110 - files
+        await asyncio.sleep(0.001)
+    assert made.desk.prompt(entry) == prompt
+    made.desk.answer(entry, REPLY)
+    assert (await asyncio.wait_for(again, 10)).source == KERNEL
+    # a reply that was read, and then removed, leaves nothing to wait for: the question is asked anew
+    made.desk.reply_path(entry).unlink()
+    last, second = await asked(proposer(tmp_path), DRAFT, number=2)
+    assert made.desk.state(second) == "open"
+    last.cancel()
 
 
-def test_open_prompts_are_listed(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
-    """One line a prompt, with what it is about and whether anybody waits; read ones only with --all."""
-    assert main.main(["inbox"]) == 0
-    found = capsys.readouterr()
-    head, _, row = found.out.splitlines()
-    assert head.split() == ["number", "target", "edge", "state", "session", "asked"]
-    assert row.split()[:7] == ["1", "RMSNorm", "improve", "open", "m-1", "(not", "running)"]
-    assert "inbox reply NUMBER FILE" in found.err
-    desk.take(desk.entry(1))
-    assert main.main(["inbox"]) == 0
-    assert "No prompt waits" in capsys.readouterr().err
-    assert main.main(["inbox", "--all", "--json"]) == 0
-    document = json.loads(capsys.readouterr().out)
-    assert document["prompts"][0]["state"] == "taken"
-    assert document["prompts"][0]["prompt"] == str(desk.folder / "001-RMSNorm-improve.prompt.md")
+async def test_what_is_no_reply_is_waited_on(tmp_path: Path) -> None:
+    """A pipe, a folder, a binary or a huge file in the reply's place holds nothing up; the next reply is read."""
+    made = proposer(tmp_path)
+    waiting, entry = await asked(made, DRAFT)
+    path = made.desk.reply_path(entry)
+    for put, said in ((lambda: os.mkfifo(path), "is a pipe, not a file"), (path.mkdir, "is a folder, not a file"),
+                      (lambda: path.write_bytes(b"\0" * 99), "is not text"),
+                      (lambda: path.write_bytes(b"x" * (1 << 20) + b"x"), "has more than 1 MiB"),
+                      (lambda: path.symlink_to("nowhere"), "cannot be read: No such file or directory")):  # fmt: skip
+        put()
+        await asyncio.sleep(0.02)
+        assert not waiting.done()
+        assert (made.desk.state(entry), made.desk.fault(entry)) == ("open", said)
+        path.rmdir() if path.is_dir() else path.unlink()
+    path.write_text(REPLY)
+    assert (await asyncio.wait_for(waiting, 10)).source == KERNEL
 
 
-def test_a_prompt_is_shown_and_a_reply_handed_in(
-    desk: Desk, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """From a file or stdin; the reply lies where the search looks for it."""
-    assert main.main(["inbox", "show", "1"]) == 0
-    assert capsys.readouterr().out == "Make it faster.\n"
-    (tmp_path / "reply.md").write_text(REPLY)
-    assert main.main(["inbox", "reply", "1", "reply.md"]) == 0
-    assert desk.reply(desk.entry(1)) == REPLY
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(EDIT.encode())))
-    assert main.main(["inbox", "reply", "1", "-"]) == 0
-    assert desk.reply(desk.entry(1)) == EDIT
-    desk.take(desk.entry(1))
-    assert main.main(["inbox", "reply", "1", "reply.md"]) == 2
-    assert "Prompt 1 has its reply already." in capsys.readouterr().err
+async def test_keys_stay_out_of_prompts_and_replies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The value of a key in the model's source or in a reply reaches neither the files of the inbox nor the ledger."""
+    monkeypatch.setattr(secrets, "_known", set())
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("SOME_API_KEY", "0123456789abcdefgh")
+    keys = tmp_path / "config" / "forge-tui" / "keys"
+    keys.parent.mkdir(parents=True)
+    keys.write_text("OTHER_API_KEY=zyxwvutsrqponmlk\n")
+    keys.chmod(0o600)
+    made = proposer(tmp_path)
+    target = msgspec.structs.replace(DRAFT.target, source='KEYS = "0123456789abcdefgh", "zyxwvutsrqponmlk"\n')
+    waiting, entry = await asked(made, msgspec.structs.replace(DRAFT, target=target))
+    assert 'KEYS = "[key]", "[key]"' in made.desk.prompt_path(entry).read_text()
+    made.desk.reply_path(entry).write_text(REPLY.replace("reads once", "reads 0123456789abcdefgh once"))
+    proposal = await asyncio.wait_for(waiting, 10)
+    assert (proposal.source, proposal.idea) == (KERNEL, "reads [key] once")
+    assert proposal.call is not None
+    assert proposal.call.reply == REPLY.replace("reads once", "reads [key] once")
+    assert "zyxw" not in proposal.call.prompt
+    made.desk.answer(await _open(made.desk), "zyxwvutsrqponmlk")
+    assert made.desk.reply_path(made.desk.entry(2)).read_text() == "[key]"
 
 
-@pytest.mark.parametrize(("text", "said"), [
-    ("no kernel", "The reply has no code block."),
-    (REPLY[:90], "The reply ends in its middle."),
-    ("", "The reply is empty."),
-    (EDIT.replace("return 0", "return 7"), "its SEARCH part is not in the source"),
-])
-def test_a_reply_without_a_kernel_is_refused(
-    desk: Desk, tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, said: str
-) -> None:
-    """What was pasted wrong is said at once; --force hands it in all the same."""
-    (tmp_path / "reply.md").write_text(text)
-    assert main.main(["inbox", "reply", "1", "reply.md"]) == 2
-    assert said in capsys.readouterr().err
-    assert desk.state(desk.entry(1)) == "open"
-    assert main.main(["inbox", "reply", "1", "reply.md", "--force"]) == 0
-    assert desk.state(desk.entry(1)) == "answered"
+async def _open(desk: Desk) -> Entry:
+    return desk.ask(msgspec.structs.replace(desk.entry(1), taken=False), "?")
 
 
-def test_faults_of_the_commands_are_sentences(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
-    """An unknown number, a file that is not there, no file and no editor, options in the wrong place."""
-    for command, said in ((["show", "7"], "There is no prompt 7"), (["reply", "1", "nosuch"], "nosuch cannot be read"),
-                          (["reply", "1"], "Missing argument 'FILE'."),
-                          (["--all", "show", "1"], "options go behind the command")):  # fmt: skip
-        assert main.main(["inbox", *command]) == 2
-        assert said in capsys.readouterr().err
-    with pytest.raises(UsageError, match="Open ones are 1"):
-        desk.entry(2)
+async def test_one_of_several_replies_at_once_is_taken(tmp_path: Path) -> None:
+    """Each of the others is told that there is one; the one that was taken is whole."""
+    made = proposer(tmp_path)
+    waiting, entry = await asked(made, DRAFT)
+    waiting.cancel()
+    texts = [REPLY.replace("reads once", f"reads {i} times") for i in range(12)]
+    done = await asyncio.gather(*(asyncio.to_thread(Desk(tmp_path).answer, entry, text) for text in texts),
+                                return_exceptions=True)  # fmt: skip
+    assert done.count(None) == 1
+    assert {str(error)[:32] for error in done if error is not None} == {"Prompt 1 was answered already; n"}
+    assert made.desk.reply(entry) == texts[done.index(None)]
 
 
-def test_the_prompt_goes_to_the_clipboard(
-    desk: Desk, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By OSC 52 to the terminal, and as a file; nothing on stdout."""
-    sent: list[str] = []
-    monkeypatch.setattr("forge_tui.cli.commands.inbox._to_terminal", sent.append)
-    monkeypatch.delenv("TMUX", raising=False)
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    assert main.main(["inbox", "show", "1", "--copy"]) == 0
-    found = capsys.readouterr()
-    assert found.out == ""
-    assert "Sent to the terminal" in found.err
-    assert base64.b64decode(sent[0].removeprefix("\x1b]52;c;").removesuffix("\a")) == b"Make it faster.\n"
+async def test_a_replaced_reply_is_kept(tmp_path: Path) -> None:
+    """Until a search has read it a reply can be replaced; the earlier one becomes a draft."""
+    made = proposer(tmp_path)
+    waiting, entry = await asked(made, DRAFT)
+    waiting.cancel()
+    made.desk.answer(entry, "first")
+    with pytest.raises(UsageError, match="no search has read the reply yet"):
+        made.desk.answer(entry, "second")
+    made.desk.answer(entry, "second", replace=True)
+    made.desk.answer(entry, "third", replace=True)
+    assert (made.desk.reply(entry), [p.read_text() for p in made.desk.drafts(entry)]) == ("third", ["first", "second"])
+    made.desk.take(entry)
+    with pytest.raises(UsageError, match="a search has read the reply"):
+        made.desk.answer(entry, "fourth", replace=True)
 
 
-def test_the_editor_brings_a_reply(
-    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Without a file the editor is opened on an empty one, and what it leaves is the reply."""
-    (tmp_path / "reply.md").write_text(REPLY)
-    script = tmp_path / "editor"
-    script.write_text(f'#!/bin/sh\ncat "{tmp_path}/reply.md" > "$1"\n')
-    script.chmod(0o755)
-    monkeypatch.setenv("EDITOR", str(script))
-    monkeypatch.delenv("VISUAL", raising=False)
-    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
-    assert main.main(["inbox", "reply", "1"]) == 0
-    assert desk.reply(desk.entry(1)) == REPLY
-    script.write_text("#!/bin/sh\nexit 3\n")
-    assert main.main(["inbox", "reply", "1"]) == 2
-    assert "The editor ended with code 3" in capsys.readouterr().err
+async def test_a_full_disk_loses_no_reply(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the new one cannot be written the earlier one stays in its place, and nothing half-written is left."""
+    made = proposer(tmp_path)
+    waiting, entry = await asked(made, DRAFT)
+    waiting.cancel()
+    made.desk.answer(entry, "first")
+    before = {path.name for path in made.desk.folder.iterdir()}
+
+    def full(self: Path, data: bytes) -> int:
+        with self.open("wb") as file:
+            file.write(data[:2])
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(EnvironmentFault, match="No space left on device"):
+        made.desk.answer(entry, "second", replace=True)
+    with pytest.raises(EnvironmentFault, match="No space left on device"):
+        made.desk.ask(entry, "?")
+    monkeypatch.undo()
+    assert made.desk.reply(entry) == "first"
+    assert {path.name for path in made.desk.folder.iterdir()} == {*before, ".2.claim"}
+
+
+async def test_files_of_others_in_the_inbox_are_no_prompts(tmp_path: Path) -> None:
+    """A pipe, a folder or a note whose files would lie elsewhere is passed over, and nothing is waited for."""
+    made = proposer(tmp_path)
+    waiting, entry = await asked(made, DRAFT)
+    os.mkfifo(made.desk.folder / "pipe.json")
+    (made.desk.folder / "folder.json").mkdir()
+    (made.desk.folder / "bad.json").write_text("{}")
+    outside = msgspec.structs.replace(entry, number=7, name="../../outside")
+    (made.desk.folder / "007-x.json").write_bytes(msgspec.json.encode(outside))
+    assert made.desk.entries() == [entry]
+    waiting.cancel()

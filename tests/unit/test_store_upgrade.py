@@ -11,6 +11,7 @@ import store_fixture as fixture
 from forge_tui.core.paths import Workspace
 from forge_tui.core.profiles import Hotspot, KernelTime
 from forge_tui.core.records import Confirmation, Verdict
+from forge_tui.report.costs import cost_report
 from forge_tui.store import codec, schema
 from forge_tui.store.reader import Reader
 from forge_tui.store.version import SCHEMA_VERSION
@@ -163,6 +164,7 @@ def test_version_fours_ledger_is_read_and_upgraded(tmp_path):
     """Calls from before reservations come back as they were; one that failed is marked; new ones stand beside them."""
     workspace = Workspace(tmp_path / ".forge")
     good, bad = fixture.llm_call(), fixture.llm_call(cost_usd=None, priced=False, error="cut off")
+    broken = msgspec.structs.replace(bad, state="broken", exact=False)
     with fixture.session(workspace) as (store, _, name):
         for call in (good, bad):
             store.add_llm_call(name, call, target_id="test-RMSNorm", edge="draft", node_id=None)
@@ -176,12 +178,14 @@ def test_version_fours_ledger_is_read_and_upgraded(tmp_path):
         raw.commit()
     before = workspace.database.read_bytes()
     with contextlib.closing(Reader.open(workspace)) as reader:
-        assert [entry.call for entry in reader.llm_calls(name)] == [good, bad]
+        assert [entry.call for entry in reader.llm_calls(name)] == [good, broken]
+        (line,) = cost_report(reader, name).models
+        assert (line.calls, line.done, line.broken, line.unpriced) == (2, 1, 1, 1)
         assert (reader.session(name).cost_usd, reader.session(name).unpriced_calls) == (0.01, 1)
         assert workspace.database.read_bytes() == before, "reading leaves the file as it is"
         with contextlib.closing(Store.open(workspace)) as store:
-            broken = msgspec.structs.replace(bad, state="broken", exact=False)
             assert [entry.call for entry in reader.llm_calls(name)] == [good, broken]
+            assert cost_report(reader, name).models == (line,), "the upgrade changes no sum"
             store.open_llm_call(name, fixture.llm_call(reserved_usd=0.5), target_id="test-RMSNorm", edge="draft")
             assert [entry.call.state for entry in reader.llm_calls(name)] == ["done", "broken", "open"]
             assert reader.session(name).unpriced_calls == 1

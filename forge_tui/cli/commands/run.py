@@ -156,8 +156,8 @@ def checked_replay(name: str, place: Workspace) -> str:
     if not name.startswith(REPLAY):
         return name
     replays.load(name, place)
-    path = Path(name.removeprefix(REPLAY)).expanduser()
-    return f"{REPLAY}{path.resolve()}" if path.is_file() else name
+    path = replays.file_of(name)
+    return name if path is None else f"{REPLAY}{path.resolve()}"
 
 
 def check_numbers(threads: int, seed: int) -> None:
