@@ -45,6 +45,8 @@ class Play:
     usage: bool = True
     finish: str = "stop"
     message: str = "no"
+    tool: str = ""
+    """The tool that the reply calls, where it was offered."""
 
     @property
     def prompt(self) -> int:
@@ -58,6 +60,10 @@ class FaultServer:
 
     script: Callable[[int, dict[str, Any]], Play] = lambda number, body: Play()
     base: str = ""
+    models: list[dict[str, Any]] = field(default_factory=lambda: [{"id": "m"}])
+    """What there is, as its list says it."""
+    page: int = 1000
+    """Most models of one page in Anthropic's format."""
     requests: list[dict[str, Any]] = field(default_factory=list)
     completed: list[Play] = field(default_factory=list)
     """Replies sent to the last byte."""
@@ -75,7 +81,7 @@ class FaultServer:
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Answer one request."""
-        body = await request.json()
+        body = await request.json() if request.method == "POST" else {}
         number = len(self.requests)
         self.requests.append({"path": request.path, "body": body, "headers": dict(request.headers)})
         self.asked.set()
@@ -107,13 +113,19 @@ class FaultServer:
             return web.Response(text="")
         if kind in _STATUS:
             return _refusal(request, play, *_STATUS[kind])
+        if kind == "redirect":
+            return web.Response(status=307, headers={"Location": play.text})
         if kind == "html":
             return web.Response(text="<html>hello</html>", content_type="text/html")
+        if request.method == "GET" or request.path.endswith("/count_tokens"):
+            return await self._fact(request, play)
         messages = request.path.endswith("/messages")
         if body.get("stream"):
             return await _stream(request, play, _messages(play) if messages else _chunks(play))
         if kind == "malformed":
             return web.Response(text="{not json", content_type="application/json")
+        if play.tool and body.get("tools"):
+            return web.json_response(_called(play, messages=messages))
         text = json.dumps(_message(play) if messages else _completion(play))
         if kind in ("stall", "reset", "cut"):
             response = web.StreamResponse(headers={"Content-Type": "application/json",
@@ -125,6 +137,28 @@ class FaultServer:
             _abort(request)
             return response
         return web.Response(text=text, content_type="application/json")
+
+
+    async def _fact(self, request: web.Request, play: Play) -> web.StreamResponse:
+        """The list of models, or a count of tokens."""
+        if play.kind == "malformed":
+            return web.Response(text="{not json", content_type="application/json")
+        if play.kind in ("drip", "flood"):
+            response = web.StreamResponse()
+            await response.prepare(request)
+            for _ in range(100_000):
+                await response.write(b" " if play.kind == "drip" else b" " * (1 << 20))
+                await asyncio.sleep(0.05 if play.kind == "drip" else 0)
+        if request.method == "POST":
+            return web.json_response({"input_tokens": play.prompt})
+        if "anthropic-version" not in request.headers:
+            return web.json_response({"object": "list", "data": self.models})
+        ids = [model.get("id") for model in self.models]
+        start = ids.index(request.query["after_id"]) + 1 if "after_id" in request.query else 0
+        shown = self.models[start : start + self.page]
+        more = start + self.page < len(ids)
+        return web.json_response({"data": shown, "has_more": more, "first_id": ids[start] if shown else None,
+                                  "last_id": ids[start + len(shown) - 1] if shown else None})  # fmt: skip
 
 
 def _abort(request: web.Request) -> None:
@@ -194,6 +228,17 @@ def _message(play: Play) -> dict[str, Any]:
             "usage": _anthropic_usage(play)}  # fmt: skip
 
 
+def _called(play: Play, *, messages: bool) -> dict[str, Any]:
+    if messages:
+        call = {"type": "tool_use", "id": "t", "name": play.tool, "input": {"ok": True}}
+        return _message(play) | {"content": [call], "stop_reason": "tool_use"}
+    call = {"id": "t", "type": "function", "function": {"name": play.tool, "arguments": '{"ok": true}'}}
+    whole = _completion(play)
+    whole["choices"][0] |= {"finish_reason": "tool_calls",
+                            "message": {"role": "assistant", "content": None, "tool_calls": [call]}}  # fmt: skip
+    return whole
+
+
 def _chunks(play: Play) -> list[str]:
     def chunk(delta: dict[str, Any], finish: str | None = None) -> str:
         choice = {"index": 0, "delta": delta, "finish_reason": finish}
@@ -253,6 +298,7 @@ async def serving() -> AsyncIterator[FaultServer]:
     made = FaultServer()
     app = web.Application(client_max_size=1 << 26)
     app.router.add_post("/{tail:.*}", made.handle)
+    app.router.add_get("/{tail:.*}", made.handle)
     runner = web.AppRunner(app, shutdown_timeout=0.1, access_log=None, logger=_QUIET,
                            handler_cancellation=True)  # fmt: skip
     await runner.setup()
