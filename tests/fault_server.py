@@ -9,7 +9,8 @@ import asyncio
 import contextlib
 import json
 import logging
-from collections.abc import AsyncIterator, Callable
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -309,6 +310,22 @@ async def serving() -> AsyncIterator[FaultServer]:
         yield made
     finally:
         await runner.cleanup()
+
+
+@contextlib.contextmanager
+def in_background() -> Iterator[FaultServer]:
+    """A running server with a thread of its own, for what blocks."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    context = serving()
+    try:
+        yield asyncio.run_coroutine_threadsafe(context.__aenter__(), loop).result(10)
+        asyncio.run_coroutine_threadsafe(context.__aexit__(None, None, None), loop).result(10)
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(10)
+        loop.close()
 
 
 def always(play: Play) -> Callable[[int, dict[str, Any]], Play]:

@@ -13,7 +13,10 @@ import msgspec
 from forge_tui.core.records import Record
 from forge_tui.proposers import capabilities, pricing, table
 from forge_tui.proposers.capabilities import Capabilities
-from forge_tui.proposers.providers import KeyState
+from forge_tui.proposers.providers import PROVIDERS, KeyState
+
+#: who lists a person's own models
+SETTINGS = "settings"
 
 
 class Listed(Record, frozen=True, kw_only=True):
@@ -52,6 +55,9 @@ def known(*, everything: bool = False, today: dt.date | None = None) -> list[Lis
     found: dict[str, Listed] = {}
     for key, row in table.rows().items():
         retires = str(row.get("deprecation_date") or "")
+        if row.get("max_input_tokens") is None and row.get("input_cost_per_token") is None:
+            # no model, though it stands among them
+            continue
         if row.get("mode") in table.CHAT and (everything or not retires or retires > day):
             name = table.name_of(key, row)
             found[name] = _with_price(Listed(
@@ -68,7 +74,7 @@ def own(
     """The models that a person has in settings, with their own addresses and prices (dollars per million tokens)."""
     return [
         _with_price(Listed(name=name, provider=table.provider_of(name), capabilities=capabilities.of(name),
-                           api_base=bases.get(name) or api_base, listed_by="settings"),
+                           api_base=bases.get(name) or api_base, listed_by=SETTINGS),
                     pricing.price_of(table.row(name), prices.get(name)))
         for name in dict.fromkeys(models)
     ]  # fmt: skip
@@ -108,12 +114,15 @@ def matching(models: Iterable[Listed], text: str = "", provider: str = "") -> li
 
 
 def with_keys(models: Iterable[Listed], states: Mapping[str, KeyState]) -> list[Listed]:
-    """In the order in which they can be used: those with a key first, then by provider and name."""
+    """With what is known of their keys; a person's own and those with a key first, then by provider and name."""
     marked = [msgspec.structs.replace(model, key=_key(model, states)) for model in models]
-    return sorted(marked, key=lambda model: (_ORDER[model.key], model.provider, model.name))
+    return sorted(marked, key=_order)
 
 
-_ORDER: dict[KeyState, int] = {"yes": 0, "needless": 1, "unknown": 2, "no": 3}
+def _order(model: Listed) -> tuple[bool, bool, int, str, str]:
+    first = list(PROVIDERS)
+    rank = first.index(model.provider) if model.provider in PROVIDERS else len(first)
+    return model.listed_by != SETTINGS, model.key != "yes", rank, model.provider, model.name
 
 
 def _key(model: Listed, states: Mapping[str, KeyState]) -> KeyState:

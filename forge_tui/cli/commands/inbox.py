@@ -119,7 +119,7 @@ def _from_editor(entry: Entry) -> str:
 
 def prompt(
     *, session: str | None, target: str | None, edge: str | None, node: int | None, seed: int, workspace: str | None,
-    as_json: bool,
+    as_json: bool, count: bool = False, allow_remote: bool = False, local_only: bool = False,
 ) -> int:  # fmt: skip
     """Print the exact prompt that a model would get; returns the exit code."""
     from forge_tui.engine.asking import EDGES, task_of
@@ -136,8 +136,15 @@ def prompt(
     made = rendered(task, trial.checked_book(options))
     parts = {"system": made.system, "card": made.card, "request": made.request}
     counts = {name: tokens.count(text) for name, text in parts.items()}
+    exact = {}
+    if count:
+        from forge_tui.cli import counted
+
+        exact["tokens"] = counted.counts(made, options, place, allow_remote=allow_remote, local_only=local_only,
+                                         as_json=as_json)  # fmt: skip
     if as_json:
-        output.document({"session": info, "target": task.target.name, "edge": task.edge, "most_tokens": counts} | parts)
+        output.document({"session": info, "target": task.target.name, "edge": task.edge, "most_tokens": counts}
+                        | exact | parts)  # fmt: skip
         return int(ExitCode.OK)
     output.text(made.text)
     whole = sum(counts.values())
