@@ -72,7 +72,8 @@ async def _examine(subjects: Sequence[Subject], *, tools: bool, caching: bool) -
         atexit.register(gc.freeze)
         litellm = await asyncio.to_thread(llm.load_litellm)
         try:
-            return await checkup.examine_all(litellm, subjects, tools=tools, caching=caching, began=_began)
+            return await checkup.examine_all(litellm, subjects, tools=tools, caching=caching, began=_began,
+                                             timeout_s=checkup.TIMEOUT_S)  # fmt: skip
         finally:
             # whatever a library raises while it closes sockets is of no use to anybody
             with contextlib.suppress(Exception):
@@ -100,10 +101,14 @@ def _fields(one: Checkup) -> dict[str, Any]:
 
 def as_text(found: Sequence[Checkup], width: int) -> str:
     """A table of at most 80 columns, a sentence for every fault, and what all of it cost."""
-    columns = [Column("model", 36, least=12), Column("reply"), Column("first", right=True), Column("total", right=True),
-               Column("cost", right=True), Column("stream"), Column("tools"), Column("cache", drop=1)]  # fmt: skip
-    rows = [(one.model, _mark(one.answers), _seconds(one.first_s), _seconds(one.total_s), _cost(one),
-             _mark(one.stream), _mark(one.tools), _mark(one.caching)) for one in found]  # fmt: skip
+    columns = [Column("model", 40, least=12), Column("first", right=True), Column("total", right=True),
+               Column("cost", right=True), Column("stream"), Column("tools"), Column("cache")]  # fmt: skip
+    rows: list[tuple[str, ...]] = [
+        (one.model, _seconds(one.first_s), _seconds(one.total_s) if one.answers == "yes" else "failed", _cost(one),
+         _mark(one.stream), _mark(one.tools), _mark(one.caching)) for one in found
+    ]  # fmt: skip
+    if all(one.caching == "skipped" for one in found):
+        columns, rows = columns[:-1], [row[:-1] for row in rows]
     faults = [one_line(text) for one in found for text in one.faults]
     works = sum(one.ok for one in found)
     end = "Everything works." if works == len(found) else f"Without a fault: {works} of {len(found)}."
