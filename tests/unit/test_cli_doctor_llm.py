@@ -17,9 +17,6 @@ from forge_tui.cli import main, output, settings
 from forge_tui.core.paths import Workspace
 from forge_tui.proposers import checkup
 
-# LiteLLM's own warnings, about pydantic, at whatever it imports late
-pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
-
 OPENAI, ANTHROPIC = "openai/gpt-4o", "anthropic/claude-sonnet-4-5"
 KEY = "sk-test-0123456789abcdef"
 WELL = Play(text="ready", tool="report", uncached=10, cached=5, output=2)

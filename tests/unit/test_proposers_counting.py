@@ -19,8 +19,7 @@ KEY = "sk-test-0123456789abcdef"
 WORDS = "#include <forge.h>\n" * 400
 PROMPT = Prompt(system=WORDS, card="card", request="do it")
 
-# LiteLLM's own warnings, about pydantic, at whatever it imports late
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.filterwarnings("ignore::UserWarning")]
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 @pytest.fixture(scope="module")

@@ -80,6 +80,8 @@ async def _examine(subjects: Sequence[Subject], *, tools: bool, caching: bool) -
                 await litellm.close_litellm_async_clients()
                 # it would hand out the closed ones again
                 litellm.in_memory_llm_clients_cache.flush_cache()
+                # sockets are closed in the loop's next rounds
+                await asyncio.sleep(0.01)
 
 
 def _began(subject: Subject) -> None:
