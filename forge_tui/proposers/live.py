@@ -61,7 +61,7 @@ async def models(provider: str, api_base: str | None = None, *, timeout_s: float
     if nowhere and not api_base:
         raise ConfigError(f"{provider} needs {' and '.join(nowhere)}.", keys.where_to_put())
     address = providers.address(provider, api_base)
-    who = f"{provider} at {urllib.parse.urlsplit(address).netloc}"
+    who = f"{'The server' if api_base else provider} at {urllib.parse.urlsplit(address).netloc}"
     if provider == "anthropic":
         # takes a second or two, which is not the server's doing
         await asyncio.to_thread(anthropics.load)
@@ -83,6 +83,9 @@ def list_address(base: str) -> str:
 
 
 def _fault(error: Exception, who: str) -> ForgeError:
+    if type(error).__name__ == "APIConnectionError" and isinstance(error.__cause__, Exception):
+        # the package says that there was no connection, its cause says why
+        error = error.__cause__
     status = getattr(error, "status_code", None)
     if isinstance(status, int) and 300 <= status < 400:
         return EnvironmentFault(f"{who} sends to another address ({status}), which is not followed.",

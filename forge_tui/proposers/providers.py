@@ -84,16 +84,21 @@ def arguments(provider: str) -> tuple[dict[str, str], tuple[str, ...]]:
     One way to have a key is enough. May block on a keyring.
 
     Raises:
-        ConfigError: the file of keys may not be used.
+        ConfigError: the file of keys may not be used, or what is there can be no key.
     """
     ways = KEYS.get(provider, ())
-    if any(all(map(os.environ.get, way)) for way in ways):
-        return {}, ()
+    for way in ways:
+        if all(map(os.environ.get, way)):
+            for name in way:
+                _check(name, os.environ[name])
+            return {}, ()
     lacking: tuple[str, ...] = ()
     for way in ways:
         missing = [name for name in way if not os.environ.get(name)]
         found, nowhere = ({}, missing) if set(missing) & {*_ENVIRONMENT} else keys.arguments(missing)
         if not nowhere:
+            for value in found.values():
+                _check(" and ".join(missing), value)
             return found, ()
         lacking = lacking or tuple(nowhere)
     return {}, lacking
@@ -105,11 +110,18 @@ def key(provider: str) -> tuple[str, str, tuple[str, ...]]:
     Raises:
         ConfigError: the file of keys may not be used.
     """
-    for way in KEYS.get(provider, ()):
-        if os.environ.get(way[-1]):
-            return way[-1], os.environ[way[-1]], ()
     found, nowhere = arguments(provider)
+    for way in KEYS.get(provider, ()):
+        if not found and os.environ.get(way[-1]):
+            return way[-1], os.environ[way[-1]], nowhere
     return "", found.get("api_key", ""), nowhere
+
+
+def _check(name: str, value: str) -> None:
+    """Raise ConfigError for what no request can carry: a line break behind it, a quotation mark of a text editor."""
+    if not (value.isascii() and value.isprintable() and value == value.strip()):
+        raise ConfigError(f"{name} holds a blank, a line break or a letter that no key has.",
+                          "Copy the key once more, without anything around it.")  # fmt: skip
 
 
 def key_states(providers: Iterable[str]) -> dict[str, KeyState]:

@@ -153,14 +153,19 @@ def test_a_stream_without_a_count_is_a_fault(server: FaultServer, ask) -> None:
                                          "most that they may cost.")  # fmt: skip
 
 
-@BOTH
-@pytest.mark.parametrize(("play", "said"), [
+FAULTS = [
     (Play(kind="401", message="no {key}"), r"refused the key \(401\)"), (Play(kind="404"), "There is no model"),
     (Play(kind="429"), r"is rate limited \(429\)"), (Play(kind="529"), "overloaded"), (Play(kind="500"), r"failed \(5"),
     (Play(kind="quota"), "has no credit left"), (Play(kind="html"), "cannot be read|broke off"),
-    (Play(kind="malformed"), "cannot be read|broke off"),
-    (Play(kind="reset"), "broke off"), (Play(kind="drop"), "cannot be reached"), (Play(kind="empty"), "empty reply"),
-])  # fmt: skip
+    (Play(kind="malformed"), "cannot be read|broke off"), (Play(kind="reset"), "broke off"),
+    (Play(kind="drop"), "cannot be reached"), (Play(kind="empty"), "empty reply"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("model", "play", "said"), [
+    *((OPENAI, *fault) for fault in FAULTS),
+    *((ANTHROPIC, *fault) for fault in FAULTS if fault[0].kind in ("401", "529", "malformed", "reset")),
+])
 def test_every_fault_is_its_sentence(server: FaultServer, ask, model: str, play: Play, said: str) -> None:
     """Asked once, not again; nothing else is tried with a model that does not answer."""
     server.script = always(play)
@@ -173,13 +178,26 @@ def test_every_fault_is_its_sentence(server: FaultServer, ask, model: str, play:
 
 
 @BOTH
+def test_a_redirect_is_not_followed(server: FaultServer, ask, model: str) -> None:
+    """Neither prompt nor key go where nobody agreed to."""
+    with in_background() as other:
+        server.script = always(Play(kind="redirect", text=f"{other.base}/v1/messages"))
+        (fault,) = ask(model)["faults"]
+        assert "The server sends to another address (127.0.0.1), which is not followed." in fault
+        assert len(server.requests) == 1
+        server.script = always(Play(kind="redirect", text="http://[nowhere"))
+        assert "which is not followed." in ask(model)["faults"][0]
+        assert other.requests == []
+
+
+@BOTH
 def test_a_model_that_hangs_is_left_in_time(server: FaultServer, ask, model: str, monkeypatch) -> None:
     """The limit of a call is its whole time."""
-    monkeypatch.setattr(checkup, "TIMEOUT_S", 0.3)
+    monkeypatch.setattr(checkup, "TIMEOUT_S", 0.2)
     for kind in ("slow", "stall"):
         server.script = always(Play(kind=kind))
         (fault,) = ask(model)["faults"]
-        assert "within 0.3 s." in fault
+        assert "within 0.2 s." in fault
 
 
 def test_tools_that_are_not_called(server: FaultServer, ask) -> None:

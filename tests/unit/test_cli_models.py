@@ -122,7 +122,7 @@ def test_addresses_of_the_settings_are_asked(server: FaultServer, place: Workspa
     found = asked("--live", capsys=capsys, code=4)
     assert {m["name"] for m in found["models"]} == {"hosted_vllm/gpt-4o", "hosted_vllm/org/new"}
     (fault,) = found["faults"]
-    assert fault["what"].startswith("openai at 127.0.0.1:9 cannot be reached")
+    assert fault["what"].startswith("The server at 127.0.0.1:9 cannot be reached")
     assert fault["exit_code"] == 4
     own = asked(capsys=capsys)["models"][:2]
     assert [(m["name"], m["listed_by"], m["input_usd"]) for m in own] == [
@@ -146,7 +146,7 @@ def test_a_fault_is_the_exit_code(server: FaultServer, play: Play, code: int, ca
     assert main.main(["models", "--live", "--api-base", server.base]) == code
     found = capsys.readouterr()
     assert found.out == ""
-    assert found.err.startswith("forge-tui: openai at 127.0.0.1:")
+    assert found.err.startswith("forge-tui: The server at 127.0.0.1:")
     assert found.err.count("\n") == 1
     assert KEY not in found.err
 
@@ -174,11 +174,11 @@ def test_a_terminal_is_shown_a_screenful(capsys: Captured, monkeypatch) -> None:
 
 
 def interrupted(server: FaultServer, *arguments: str, before: str = "") -> tuple[int, float, str]:
-    """Exit code, seconds and stderr of a command that is interrupted when the server is asked, or after a second."""
+    """Exit code, seconds and stderr of a command that is interrupted when the server is asked, or after a moment."""
     code = ("import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
             f"{before}\nfrom forge_tui.cli.main import main; sys.exit(main({list(arguments)!r}))")  # fmt: skip
     process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True)
-    until = time.monotonic() + (1.0 if before else 30.0)
+    until = time.monotonic() + (0.7 if before else 30.0)
     while not server.requests and process.poll() is None and time.monotonic() < until:
         time.sleep(0.02)
     began = time.monotonic()

@@ -103,7 +103,7 @@ async def test_every_fault_is_one_sentence(server: FaultServer, provider, play, 
     """It names the server, ends with a full stop, and holds no key."""
     error = await fault(server, provider, play)
     assert said in error.what
-    assert f"{provider} at 127.0.0.1:" in error.what
+    assert "The server at 127.0.0.1:" in error.what
     assert type(error) is kind
     assert error.what.endswith(".")
     assert KEY not in str(error)
@@ -125,15 +125,20 @@ async def test_nobody_there_is_a_sentence() -> None:
     """A port that nobody listens at, and a name that nobody knows."""
     for address in ("http://127.0.0.1:9/v1", "http://no-such-host.invalid/v1"):
         for provider in ("openai", "anthropic"):
-            with pytest.raises(EnvironmentFault, match=f"{provider} at .* cannot be reached"):
+            with pytest.raises(EnvironmentFault, match=r"^The server at .* cannot be reached: .*(onnect|[Nn]ame)"):
                 await live.models(provider, address)
 
 
-async def test_a_missing_key_says_where_to_put_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before anything is sent."""
+async def test_a_key_that_cannot_be_used_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before anything is sent: where to put one that is missing, and what is wrong with one that is none."""
     monkeypatch.delenv("ANTHROPIC_API_KEY")
     with pytest.raises(ConfigError, match=r"^anthropic needs ANTHROPIC_API_KEY\. Set it in the environment, in /"):
         await live.models("anthropic")
+    for value in ("sk-\u2026abcdefgh", "sk-abcdefgh\n", " sk-abcdefgh"):
+        monkeypatch.setenv("OPENAI_API_KEY", value)
+        with pytest.raises(ConfigError, match=r"^OPENAI_API_KEY holds a blank, a line break or a letter") as caught:
+            await live.models("openai")
+        assert "abcdefgh" not in str(caught.value)
     with pytest.raises(EnvironmentFault, match="It is not known where azure lists its models"):
         await live.models("azure")
 

@@ -138,7 +138,7 @@ def _key_states(found: Sequence[Listed]) -> dict[str, providers.KeyState]:
 def as_text(found: Sequence[Listed], width: int) -> str:
     """A table of models, prices per million tokens, in at most so many columns; 0 is no limit."""
     columns = [
-        Column("model", 80), Column("$ in", right=True, drop=1), Column("out", right=True, drop=2),
+        Column("model", 80 if width else 0), Column("$ in", right=True, drop=1), Column("out", right=True, drop=2),
         Column("cached", right=True, drop=3), Column("context", right=True, drop=5),
         Column("output", right=True, drop=6), Column("does", drop=4), Column("key"), Column("retires", drop=7),
     ]  # fmt: skip
