@@ -46,8 +46,8 @@ class Play:
     usage: bool = True
     finish: str = "stop"
     message: str = "no"
-    tool: str = ""
-    """The tool that the reply calls, where it was offered."""
+    tools: tuple[tuple[str, str], ...] = ()
+    """Tools that the reply asks for: names, and arguments as JSON."""
 
     @property
     def prompt(self) -> int:
@@ -65,6 +65,9 @@ class FaultServer:
     """What there is, as its list says it."""
     page: int = 1000
     """Most models of one page in Anthropic's format."""
+    count: Callable[[int, dict[str, Any]], Play] = lambda number, body: Play(kind="404")
+    """How requests to count tokens are answered, which are not among the others: as most servers of one's own do."""
+    counted: list[dict[str, Any]] = field(default_factory=list)
     requests: list[dict[str, Any]] = field(default_factory=list)
     completed: list[Play] = field(default_factory=list)
     """Replies sent to the last byte."""
@@ -83,10 +86,12 @@ class FaultServer:
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Answer one request."""
         body = await request.json() if request.method == "POST" else {}
-        number = len(self.requests)
-        self.requests.append({"path": request.path, "body": body, "headers": dict(request.headers)})
+        counts = request.path.endswith("/count_tokens")
+        into, script = (self.counted, self.count) if counts else (self.requests, self.script)
+        number = len(into)
+        into.append({"path": request.path, "body": body, "headers": dict(request.headers)})
         self.asked.set()
-        play = self.script(number, body)
+        play = script(number, body)
         self.open += 1
         self.idle.clear()
         try:
@@ -96,13 +101,15 @@ class FaultServer:
                 await answer.prepare(request)
                 await answer.write_eof()
         except BaseException:
-            self.broken.append(play)
+            if not counts:
+                self.broken.append(play)
             raise
         finally:
             self.open -= 1
             if not self.open:
                 self.idle.set()
-        (self.completed if play.kind in ("ok", "empty", "finish-filter") else self.broken).append(play)
+        if not counts:
+            (self.completed if play.kind in ("ok", "empty", "finish-filter") else self.broken).append(play)
         return answer
 
     async def _play(self, request: web.Request, body: dict[str, Any], play: Play) -> web.StreamResponse:
@@ -125,8 +132,6 @@ class FaultServer:
             return await _stream(request, play, _messages(play) if messages else _chunks(play))
         if kind == "malformed":
             return web.Response(text="{not json", content_type="application/json")
-        if play.tool and body.get("tools"):
-            return web.json_response(_called(play, messages=messages))
         text = json.dumps(_message(play) if messages else _completion(play))
         if kind in ("stall", "reset", "cut"):
             response = web.StreamResponse(headers={"Content-Type": "application/json",
@@ -138,7 +143,6 @@ class FaultServer:
             _abort(request)
             return response
         return web.Response(text=text, content_type="application/json")
-
 
     async def _fact(self, request: web.Request, play: Play) -> web.StreamResponse:
         """The list of models, or a count of tokens."""
@@ -214,30 +218,34 @@ def _anthropic_usage(play: Play) -> dict[str, Any]:
             "cache_creation_input_tokens": play.written, "output_tokens": play.output}  # fmt: skip
 
 
+def _openai_tools(play: Play) -> list[dict[str, Any]]:
+    return [{"id": f"call_{at}", "type": "function", "index": at, "function": {"name": name, "arguments": arguments}}
+            for at, (name, arguments) in enumerate(play.tools)]  # fmt: skip
+
+
+def _blocks(play: Play) -> list[dict[str, Any]]:
+    text = _text(play)
+    tools = [{"type": "tool_use", "id": f"toolu_{at}", "name": name, "input": json.loads(arguments)}
+             for at, (name, arguments) in enumerate(play.tools)]  # fmt: skip
+    return ([{"type": "text", "text": text}] if text else []) + tools
+
+
 def _completion(play: Play) -> dict[str, Any]:
-    choice = {"index": 0, "finish_reason": _finish(play), "message": {"role": "assistant", "content": _text(play)}}
+    message: dict[str, Any] = {"role": "assistant", "content": _text(play)}
+    if play.tools:
+        message["tool_calls"] = [{key: call[key] for key in ("id", "type", "function")} for call in _openai_tools(play)]
+    choice = {"index": 0, "finish_reason": "tool_calls" if play.tools else _finish(play), "message": message}
     body: dict[str, Any] = {"id": "1", "object": "chat.completion", "created": 1, "model": "m",
                             "choices": [] if play.kind == "no-choices" else [choice]}  # fmt: skip
     return body | ({"usage": _openai_usage(play)} if play.usage else {})
 
 
 def _message(play: Play) -> dict[str, Any]:
-    text = _text(play)
     stop = {"stop": "end_turn", "length": "max_tokens", "content_filter": "refusal"}[_finish(play)]
+    stop = "tool_use" if play.tools else stop
     return {"id": "1", "type": "message", "role": "assistant", "model": "m",
-            "content": [{"type": "text", "text": text}] if text else [], "stop_reason": stop, "stop_sequence": None,
+            "content": _blocks(play), "stop_reason": stop, "stop_sequence": None,
             "usage": _anthropic_usage(play)}  # fmt: skip
-
-
-def _called(play: Play, *, messages: bool) -> dict[str, Any]:
-    if messages:
-        call = {"type": "tool_use", "id": "t", "name": play.tool, "input": {"ok": True}}
-        return _message(play) | {"content": [call], "stop_reason": "tool_use"}
-    call = {"id": "t", "type": "function", "function": {"name": play.tool, "arguments": '{"ok": true}'}}
-    whole = _completion(play)
-    whole["choices"][0] |= {"finish_reason": "tool_calls",
-                            "message": {"role": "assistant", "content": None, "tool_calls": [call]}}  # fmt: skip
-    return whole
 
 
 def _chunks(play: Play) -> list[str]:
@@ -249,7 +257,13 @@ def _chunks(play: Play) -> list[str]:
     text = _text(play) or ""
     lines = [chunk({"role": "assistant", "content": ""})]
     lines += [chunk({"content": text[at : at + 40]}) for at in range(0, len(text), 40)]
-    lines.append(chunk({}, _finish(play)))
+    for call in _openai_tools(play):
+        arguments = call["function"]["arguments"]
+        first = call | {"function": {"name": call["function"]["name"], "arguments": ""}}
+        lines.append(chunk({"tool_calls": [first]}))
+        lines += [chunk({"tool_calls": [{"index": call["index"], "function": {"arguments": arguments[at : at + 30]}}]})
+                  for at in range(0, len(arguments), 30)]  # fmt: skip
+    lines.append(chunk({}, "tool_calls" if play.tools else _finish(play)))
     if play.usage:
         lines.append(json.dumps({"id": "1", "object": "chat.completion.chunk", "created": 1, "model": "m",
                                  "choices": [], "usage": _openai_usage(play)}))  # fmt: skip
@@ -267,6 +281,14 @@ def _messages(play: Play) -> list[str]:
         *({"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": text[at : at + 40]}}
           for at in range(0, len(text), 40)),
         {"type": "content_block_stop", "index": 0},
+        *(event for at, (name, arguments) in enumerate(play.tools, 1) for event in (
+            {"type": "content_block_start", "index": at, "content_block": {
+                "type": "tool_use", "id": f"toolu_{at}", "name": name, "input": {}}},
+            *({"type": "content_block_delta", "index": at, "delta": {
+                "type": "input_json_delta", "partial_json": arguments[part : part + 30]}}
+              for part in range(0, len(arguments), 30)),
+            {"type": "content_block_stop", "index": at},
+        )),
         {"type": "message_delta", "delta": {"stop_reason": whole["stop_reason"], "stop_sequence": None},
          "usage": {"output_tokens": play.output}},
         {"type": "message_stop"},

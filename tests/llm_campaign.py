@@ -172,7 +172,7 @@ def _proposer(
     patience = Patience(first_s=quiet_s, reasoning_first_s=quiet_s, stall_s=quiet_s, attempt_s=2 * quiet_s)
     made = llm.LlmProposer(model, api_base=server.base_for(model), price=PRICE, patience=patience, sleep=short)
     made.keep_books(ledger)
-    made._stream = stream
+    made.caller.stream = stream
     return made
 
 

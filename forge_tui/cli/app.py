@@ -194,6 +194,8 @@ def run(
     trust_remote_code: RemoteCode = False,
     capture_gb: CaptureGb = 2.0,
     api_base: Annotated[str | None, typer.Option(metavar="URL", help="Endpoint of the LLMs")] = None,
+    tools: Annotated[int, typer.Option(
+        min=0, metavar="N", help="Let models compile, check and time kernels up to N times before they answer")] = 0,
     compile_baseline: Annotated[bool, typer.Option(help="Measure torch.compile beside eager")] = True,
     pace: Annotated[float, typer.Option(
         min=0, callback=_number, help="On sim:FILE, seconds that a recorded second takes; 0 does not wait")] = 0.0,
@@ -221,7 +223,7 @@ def run(
             threads=threads, request=request, capture_gb=capture_gb, api_base=api_base,
             compile_baseline=compile_baseline, pace=pace, headless=headless, as_json=as_json,
             detach=detach, prices=price or [], allow_remote=allow_remote, local_only=local_only,
-            given=given,
+            tools=tools, given=given,
         )  # fmt: skip
 
     return call

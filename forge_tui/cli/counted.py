@@ -10,7 +10,7 @@ from forge_tui.cli.commands.run import on_screen
 from forge_tui.core import secrets
 from forge_tui.core.paths import Workspace
 from forge_tui.core.records import RunOptions
-from forge_tui.proposers import capabilities, counting, llm, table
+from forge_tui.proposers import calling, capabilities, counting, table
 from forge_tui.proposers.counting import Count
 from forge_tui.proposers.prompt import Prompt
 from forge_tui.report.format import one_line
@@ -49,7 +49,7 @@ async def _count(made: Prompt, names: list[str], options: RunOptions) -> dict[st
     found: dict[str, Count] = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        litellm = await asyncio.to_thread(llm.load_litellm) if wanted else None
+        litellm = await asyncio.to_thread(calling.load_litellm) if wanted else None
         for name in names:
             own = options.model_options.get(name)
             counter = counting.Counter(name, timeout_s=15.0)

@@ -41,7 +41,13 @@ def _run(given: list[str]) -> int:
     from forge_tui.cli.app import parse
 
     call = parse(given)
-    return call if isinstance(call, int) else call()
+    if isinstance(call, int):
+        return call
+    from forge_tui.proposers import keys
+
+    # what is in the file of keys is shown and kept by no command
+    keys.learn()
+    return call()
 
 
 def _fault(given: list[str], error: Exception) -> int:

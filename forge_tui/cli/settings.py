@@ -44,6 +44,7 @@ class RunSettings(Record, frozen=True, kw_only=True):
     worth: Annotated[float, msgspec.Meta(ge=0.01)] = 5.0
     transfer: bool = True
     threads: Annotated[int, _AtLeast0] = 0
+    tools: Annotated[int, _AtLeast0] = 0
     allow_remote: bool = False
     local_only: bool = False
     theme: str | None = None

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from forge_tui.compiler import command, diagnostics, fits, inspect, isolated, private, subprocesses
+from forge_tui.compiler import command, diagnostics, fits, inspect, isolated, listing, private, subprocesses
 from forge_tui.compiler.cache import BuildCache, Meta
 from forge_tui.compiler.folder import private_folder, sweep
 from forge_tui.compiler.toolchain import Gxx, Nvcc, Tool, find_tool
@@ -23,6 +23,7 @@ from forge_tui.contract.source import Source, read
 from forge_tui.core.errors import ContractError, EnvironmentFault
 from forge_tui.core.ports import Isolation
 from forge_tui.core.records import Built, CompileFailure, Device, LaunchPlan, Target, Verdict
+from forge_tui.processes import cuda_tools
 
 #: changes when what is built from equal input changes
 _FORMAT = "2"
@@ -127,6 +128,33 @@ class CommandCompiler:
             EnvironmentFault: there is no compiler.
         """
         return (await self._confinement(await self._toolchain())).isolation
+
+    async def machine_code(self, built: Built) -> str:
+        """A built file's instructions in few words (see `listing`).
+
+        Raises:
+            EnvironmentFault: no disassembler is at hand, or no space for it.
+        """
+        tool = await self._toolchain()
+        await self._confinement(tool)
+        cuda = built.language == "cuda"
+        program = cuda_tools.find("cuobjdump") if cuda else self._objdump or ""
+        if not program:
+            name = "cuobjdump (of the CUDA toolkit)" if cuda else "objdump (of binutils)"
+            raise EnvironmentFault(f"{name} is not installed, so machine code cannot be shown.")
+        argv = command.disassemble_cubin(program) if cuda else command.disassemble(program)
+        try:
+            async with self._slots, private_folder() as folder:
+                await asyncio.to_thread(shutil.copyfile, built.path, folder / command.ARTIFACT[built.language])
+                done = await self._run(argv, folder, time.monotonic() + self._timeout_s, keep_bytes=_MAX_DISASSEMBLY)
+        except OSError as error:
+            raise _disk_fault(error) from error
+        # on the CPU loops are in functions of their own: those of threads, and static ones
+        kernels = [launch.kernel for launch in built.plan.launches]
+        found = await asyncio.to_thread(listing.brief, done.output, kernels)
+        if not found:
+            raise EnvironmentFault(f"{Path(program).name} showed no instructions.")
+        return found
 
     def _prepare(
         self, target: Target, text: str, tunables: dict[str, int], tool: Tool

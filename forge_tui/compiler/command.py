@@ -101,6 +101,11 @@ def limited(argv: list[str], *, memory_bytes: int, file_bytes: int, cpu_s: int, 
     return [*script, str(memory_bytes), str(file_bytes), str(cpu_s), confinement, *argv]
 
 
+def disassemble_cubin(cuobjdump: str) -> list[str]:
+    """The instructions of a built CUDA kernel."""
+    return [cuobjdump, "-sass", ARTIFACT["cuda"]]
+
+
 def disassemble(objdump: str) -> list[str]:
     """The instructions of a built CPU kernel, without their bytes."""
     return [objdump, "-d", "--no-show-raw-insn", ARTIFACT["cpp"]]

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from forge_tui.core import secrets
 from forge_tui.core.errors import UsageError
 from forge_tui.core.ports import TargetCheck
 from forge_tui.core.records import Device, Evaluation, Record, Target, Verdict
@@ -125,8 +126,9 @@ def point_of(source: int, setting: tuple[int, ...], found: Evaluation, code: str
 
 
 def encode(landscape: RecordedLandscape) -> bytes:
-    """The file's content."""
-    return _MAGIC + b"%d\n" % VERSION + zlib.compress(msgspec.json.encode(landscape), 9)
+    """The file's content, without keys that a model's source may hold."""
+    text = secrets.without_values(msgspec.json.encode(landscape).decode())
+    return _MAGIC + b"%d\n" % VERSION + zlib.compress(text.encode(), 9)
 
 
 def read(path: Path) -> RecordedLandscape:

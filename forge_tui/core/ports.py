@@ -64,6 +64,14 @@ class Priced(Protocol):
 
 
 @runtime_checkable
+class Estimated(Protocol):
+    """A proposer that can say beforehand what a call is likely to cost."""
+
+    async def about_usd(self, task: Task) -> float | None:
+        """Dollars of a usual reply to this task; None where the price is not known."""
+
+
+@runtime_checkable
 class Waiting(Protocol):
     """A proposer that waits for a person, who may take days."""
 
@@ -82,7 +90,13 @@ class Books(Protocol):
         """
 
     def settle(self, number: int, call: LlmCall) -> None:
-        """What became of it. The call that a proposal comes with is settled by who takes the proposal."""
+        """What became of it; at once, so that a reply which is paid for is never lost."""
+
+    def came(self, task: Task, model: str) -> list[tuple[int, LlmCall]]:
+        """Replies to this step that came to an engine which ended before it could use them, oldest first.
+
+        Each is given once. They are paid for: who uses one opens no call for it.
+        """
 
 
 @runtime_checkable
@@ -91,6 +105,24 @@ class Booked(Protocol):
 
     def keep_books(self, books: Books) -> None:
         """Use these from now on."""
+
+
+class Workbench(Protocol):
+    """Where a proposer may try a kernel before it answers."""
+
+    async def use(self, task: Task, call: int, tool: str, source: str) -> str:
+        """What one tool says of a kernel, in words; `call` is the ledger's number of the reply that asked for it.
+
+        A fault of the kernel is an answer. Never raises for one of ours.
+        """
+
+
+@runtime_checkable
+class Equipped(Protocol):
+    """A proposer that may be given a workbench."""
+
+    def equip(self, workbench: Workbench) -> None:
+        """Use this one from now on."""
 
 
 @runtime_checkable
@@ -114,6 +146,14 @@ class Compiler(Protocol):
 
     async def build(self, target: Target, source: str, tunables: dict[str, int]) -> Built | CompileFailure:
         """Compile under limits; cached by content. Raises EnvironmentFault where no compiler is at hand."""
+
+
+@runtime_checkable
+class Disassembler(Protocol):
+    """A compiler that can show what it made."""
+
+    async def machine_code(self, built: Built) -> str:
+        """The instructions in few words. Raises EnvironmentFault where no disassembler is at hand."""
 
 
 @runtime_checkable

@@ -514,6 +514,25 @@ class LlmCall(Record, frozen=True, kw_only=True):
     """Of the completion's tokens, those of hidden reasoning."""
     price: str = ""
     """The price that was used, with its source: `$3 in, $15 out a million tokens (litellm 1.110.2)`."""
+    seed: int = 0
+    """Of the step that it was made for."""
+    finish: str = ""
+    """The provider's word for how the reply ended: `stop`, `length`."""
+
+
+class ToolUse(Record, frozen=True, kw_only=True):
+    """One thing that a model tried by a tool before it answered: an evaluation that is no node."""
+
+    call_id: int
+    """The ledger's number of the reply that asked for it."""
+    target_id: str
+    tool: str
+    source: str
+    verdict: str
+    """The verdict's word; empty where nothing was evaluated."""
+    answer: str
+    """What the model was told."""
+    seconds: float = 0.0
 
 
 class Proposal(Record, frozen=True, kw_only=True):
@@ -535,8 +554,10 @@ class Proposal(Record, frozen=True, kw_only=True):
     """The provider does not take this request (too long, filtered): others may pass."""
     retry_after_s: float | None = None
     """How long the provider asked to be left alone."""
+    spent_usd: float = 0.0
+    """Dollars of every call that was made for it, those included that came to nothing."""
     booked: int = 0
-    """The ledger's number of `call`, still open: to be settled together with what came of it. 0 where it has none."""
+    """The ledger's number of `call`; 0 where it is not in the books."""
 
 
 class Node(Record, frozen=True, kw_only=True):
@@ -605,6 +626,8 @@ class RunOptions(Record, frozen=True, kw_only=True):
     """Search only these; empty is all."""
     start: tuple[StartKernel, ...] = ()
     api_base: str | None = None
+    tools: int = 0
+    """How often a model may try kernels by tools before it answers."""
     model_options: dict[str, ModelOptions] = msgspec.field(default_factory=dict)
     """By model."""
     prices: dict[str, tuple[float, ...]] = msgspec.field(default_factory=dict)

@@ -11,10 +11,14 @@ _SHORTEST = 8
 #: environment variables whose values never appear in what a person reads
 _NAME = re.compile(r"key|token|secret|password|credential", re.IGNORECASE)
 #: and those whose values are not sent either; strict, because source code may hold any short word
-_KEY_NAME = re.compile(r"(?:api_?key|access_?key|token|secret|passw(?:or)?d)$", re.IGNORECASE)
+_KEY_NAME = re.compile(r"(?:key|key_?id|token|secret|passw(?:or)?d|credentials?)$", re.IGNORECASE)
 _SHORTEST_SENT = 16
+#: what issuers' keys look like, also half hidden by stars; ordinary names such as key_padding_mask are none
 _TEXT = re.compile(
-    r"\b(?:sk|pk|rk|gsk|xai|hf|AIza|key)[-_][A-Za-z0-9_*.-]{6,}|AIza[A-Za-z0-9_-]{10,}|Bearer\s+\S{6,}", re.IGNORECASE
+    r"(?<![A-Za-z0-9_])(?:sk-[A-Za-z0-9_*.-]{6,}|[srp]k_(?:live|test)_[A-Za-z0-9*]{8,}|gsk_[A-Za-z0-9*]{6,}"
+    r"|xai-[A-Za-z0-9_*-]{6,}|(?:hf|key|pk|rk|r8)[-_](?=[A-Za-z0-9*]*[0-9*])[A-Za-z0-9*]{16,}|AIza[A-Za-z0-9_*-]{10,}"
+    r"|gh[pousr]_[A-Za-z0-9*]{16,}|(?:AKIA|ASIA)[A-Z0-9]{16}|eyJ[\w-]{8,}\.eyJ[\w-]{8,})|\bBearer\s+\S{6,}",
+    re.IGNORECASE,
 )
 
 _known: set[str] = set()
@@ -26,9 +30,15 @@ def remember(value: str) -> None:
         _known.add(value)
 
 
+def is_key(name: str) -> bool:
+    """Whether a variable of this name holds a key, rather than a project, a region or an address."""
+    return _KEY_NAME.search(name) is not None
+
+
 def without_values(text: str) -> str:
     """The text without the values of known keys; nothing else in it changes."""
-    for value in _longest_first({*_known, *_environment(_KEY_NAME, _SHORTEST_SENT)}):
+    known = {value for value in _known if len(value) >= _SHORTEST_SENT}
+    for value in _longest_first({*known, *_environment(_KEY_NAME, _SHORTEST_SENT)}):
         text = text.replace(value, MASK)
     return text
 

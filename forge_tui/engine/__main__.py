@@ -29,6 +29,7 @@ from forge_tui.engine.control import ControlServer
 from forge_tui.engine.loop import Engine, resumable
 from forge_tui.engine.rooms import Rooms, WorkerRooms
 from forge_tui.processes.wire import encode_error
+from forge_tui.proposers import keys
 from forge_tui.store.reader import Reader
 from forge_tui.store.writer import Store
 
@@ -36,6 +37,7 @@ from forge_tui.store.writer import Store
 def main(argv: list[str]) -> int:
     """Run one session; returns the process's exit code."""
     logs.keep_keys_out()
+    keys.learn()
     workspace = Workspace(Path(argv[argv.index("--workspace") + 1]))
     ready = int(argv[argv.index("--ready") + 1])
     os.set_inheritable(ready, False)

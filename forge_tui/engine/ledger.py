@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from forge_tui.core.ports import Task
 from forge_tui.core.records import LlmCall, Proposal
 from forge_tui.search.driver import Search, Step
+from forge_tui.store.codec import LedgerEntry
 from forge_tui.store.writer import Store
 
 #: sums of dollars differ in their last digits with the order of the terms
@@ -31,7 +32,20 @@ class Ledger:
         self._log = log
         self._open: dict[int, float] = {}
         self._unpriced: set[str] = set()
+        self._came: dict[tuple[str, str, int, str], list[tuple[int, LlmCall]]] = {}
         search.pay(spent_usd)
+
+    def remember(self, entries: Iterable[LedgerEntry]) -> None:
+        """Replies in the store of which nothing came: steps that are done again get them for nothing."""
+        for entry in entries:
+            call = entry.call
+            if call.state == "done" and entry.node_id is None and call.reply:
+                place = (entry.target_id, entry.edge, call.seed, call.model)
+                self._came.setdefault(place, []).append((entry.id, call))
+
+    def came(self, task: Task, model: str) -> list[tuple[int, LlmCall]]:
+        """See `core.ports.Books`."""
+        return self._came.pop((task.target.id, str(task.edge), task.seed, model), [])
 
     @property
     def left_usd(self) -> float:
@@ -46,7 +60,8 @@ class Ledger:
         # the search asks for no step that would be refused here
         if call.reserved_usd is None:
             self._say_unpriced(call.model)
-        else:
+        elif call.attempt == 1:
+            # a reply that is asked to be longer is dearer than what the next step will ask for
             self._search.expect(call.model, needed)
         if needed > self.left_usd + _ROUNDING:
             return None
@@ -54,9 +69,9 @@ class Ledger:
         self._open[number] = needed
         return number
 
-    def settle(self, number: int, call: LlmCall, node_id: int | None = None) -> None:
+    def settle(self, number: int, call: LlmCall) -> None:
         """See `core.ports.Books`."""
-        self._store.settle_llm_call(self._session, number, call, node_id)
+        self._store.settle_llm_call(self._session, number, call)
         self._open.pop(number, None)
         self._paid(call)
 
@@ -66,7 +81,8 @@ class Ledger:
         if call is None:
             return
         if proposal.booked:
-            self.settle(proposal.booked, call, node_id)
+            if node_id is not None:
+                self._store.link_llm_call(self._session, proposal.booked, node_id)
             return
         # of a proposer that keeps no books
         self._store.add_llm_call(self._session, call, target_id=step.target_id, edge=step.edge, node_id=node_id)

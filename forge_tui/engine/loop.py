@@ -13,7 +13,7 @@ from forge_tui.core.errors import EnvironmentFault, ExitCode, ForgeError, UsageE
 from forge_tui.core.events import Kind
 from forge_tui.core.landscapes import PREFIX
 from forge_tui.core.money import dollars
-from forge_tui.core.ports import Booked, Compiler, Evaluator, Isolated, Keyed, Priced, Proposer, Task
+from forge_tui.core.ports import Booked, Compiler, Equipped, Evaluator, Isolated, Keyed, Priced, Proposer, Task
 from forge_tui.core.profiles import Profile
 from forge_tui.core.records import (
     DeployDecision,
@@ -23,12 +23,13 @@ from forge_tui.core.records import (
     SessionState,
     Target,
 )
-from forge_tui.engine import confirming, profiles
+from forge_tui.engine import confirming, estimate, profiles
 from forge_tui.engine.bench import Bench
 from forge_tui.engine.ledger import Ledger
 from forge_tui.engine.pipeline import Pipeline
 from forge_tui.engine.rooms import Rooms
 from forge_tui.engine.searching import SearchPhase
+from forge_tui.engine.workbench import EngineWorkbench
 from forge_tui.processes.quiet import Quiet
 from forge_tui.search.driver import Drop, Found, Search, SearchConfig, Step
 from forge_tui.store.reader import Reader
@@ -264,15 +265,20 @@ class Engine:
             config = msgspec.structs.replace(config, max_transfers=0)
         search = Search(config, usable, self._found(usable, profile.device, config.max_transfers))
         ledger = self._ledger(search)
+        bench = EngineWorkbench(self._store, self._id, search, pipeline, profile.device, log=self._log)
+        search.count_aside(sum(bool(use.verdict) for use in self._reader.tool_uses(self._id)))
         for proposer in proposers.values():
             if isinstance(proposer, Booked):
                 proposer.keep_books(ledger)
+            if isinstance(proposer, Equipped):
+                proposer.equip(bench)
         by_id = {target.id: target for target in usable}
         known = [node for node in self._reader.nodes(self._id) if node.target_id in by_id]
         undone = [step for step in msgspec.convert(self._reader.steps(self._id), list[Step]) if step.target_id in by_id]
         search.restore(known, self._drops(), undone)
         for node in known:
             pipeline.restore(by_id[node.target_id], node)
+        await self._say_costs(search, usable, profile.device, proposers)
         self._search_phase = SearchPhase(
             store=self._store, session=self._id, options=self._options, device=profile.device, search=search,
             pipeline=pipeline, bench=Bench(proposers), ledger=ledger, targets=by_id, elapsed_s=self._elapsed_s,
@@ -284,6 +290,17 @@ class Engine:
         unfinished = [node for node in known if node.evaluation is None]
         return await self._search_phase.run(unfinished, starts, undone)
 
+    async def _say_costs(
+        self, search: Search, targets: list[Target], device: Device, proposers: dict[str, Proposer]
+    ) -> None:
+        """What the rest of the search is likely to cost, before it does."""
+        left = max(0, self._options.max_evaluations - search.evaluations)
+        found = await estimate.by_target(targets, search.worth(), proposers, device, left, self._options.seed)
+        text = estimate.sentence(found, self._options.max_usd)
+        if text:
+            self._store.event(self._id, Kind.LOG, {"level": "info", "text": text,
+                                                   "estimate": msgspec.to_builtins(found)})  # fmt: skip
+
     def _ledger(self, search: Search) -> Ledger:
         """The session's books, with what an engine that was killed had left on its way."""
         lost = self._store.settle_lost_calls(self._id)
@@ -293,10 +310,12 @@ class Engine:
             self._log("warning", f"{calls} on the way when the engine ended; what was set aside for it, {booked}, "
                                  "counts as spent.")  # fmt: skip
         options = self._options
-        return Ledger(
+        ledger = Ledger(
             self._store, self._id, search, max_usd=options.max_usd, spent_usd=self._reader.session(self._id).cost_usd,
             rent_usd=lambda: options.gpu_usd_per_hour * self._elapsed_s() / 3600, log=self._log,
         )  # fmt: skip
+        ledger.remember(self._reader.llm_calls(self._id))
+        return ledger
 
     def _found(self, targets: list[Target], device: Device, most: int) -> dict[str, list[Found]]:
         """Kernels that were faster in earlier sessions of this workspace, by target."""

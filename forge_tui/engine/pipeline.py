@@ -8,9 +8,9 @@ from collections.abc import Mapping
 
 import msgspec
 
-from forge_tui.contract import keys, plan
-from forge_tui.core.errors import ContractError
-from forge_tui.core.ports import Compiler, Evaluator
+from forge_tui.contract import keys, plan, tune
+from forge_tui.core.errors import ContractError, EnvironmentFault
+from forge_tui.core.ports import Compiler, Disassembler, Evaluator
 from forge_tui.core.records import Built, CompileFailure, Device, Evaluation, LaunchPlan, Node, Target, Verdict
 from forge_tui.processes.quiet import Quiet
 
@@ -99,6 +99,30 @@ class Pipeline:
         """Compile, off the cores that a timing needs."""
         async with self._quiet.compiling():
             return await self._compiler.build(target, source, tunables)
+
+    async def attempt(self, target: Target, source: str, seed: int) -> Evaluation:
+        """The verdict on a source that is no node, whatever was seen before; takes its turn like every candidate."""
+        try:
+            tunables = tune.defaults(source)
+        except ContractError as error:
+            return Evaluation(verdict=Verdict.REFUSED, reason=error.what)
+        async with self._ahead:
+            built = await self.build(target, source, tunables)
+            if isinstance(built, CompileFailure):
+                return Evaluation(verdict=built.verdict, reason=built.reason, log=built.log, compile_s=built.compile_s)
+            async with self._evaluating:
+                return await self._evaluator.evaluate(target, built, seed)
+
+    async def machine_code(self, built: Built) -> str:
+        """A built file's instructions in few words.
+
+        Raises:
+            EnvironmentFault: no disassembler is at hand.
+        """
+        if not isinstance(self._compiler, Disassembler):
+            raise EnvironmentFault("There is no disassembler.")
+        async with self._quiet.compiling():
+            return await self._compiler.machine_code(built)
 
     async def run(self, target: Target, node_id: int, source: str, tunables: dict[str, int], seed: int) -> Evaluation:
         """The verdict on one candidate; never raises for a fault of the candidate."""

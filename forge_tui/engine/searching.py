@@ -264,7 +264,7 @@ class SearchPhase:
             id=self._next_id, target_id=step.target_id, parent=step.parent, edge=step.edge, proposer=step.proposer,
             source=proposal.source, language=self._device.language, idea=proposal.idea, family=proposal.family,
             tunables=proposal.tunables, key=candidate_key(proposal.source, proposal.tunables),
-            cost_usd=(proposal.call.cost_usd or 0.0) if proposal.call else 0.0, repairs=step.failed,
+            cost_usd=_spent(proposal), repairs=step.failed,
         )  # fmt: skip
         # one transaction: a reply that is paid for is never without its node
         with self._store.together():
@@ -345,3 +345,7 @@ class SearchPhase:
         node = self._fold_proposal(step, own, place)
         if node is not None:
             self._spawn(self._evaluate(node, place))
+
+
+def _spent(proposal: Proposal) -> float:
+    return proposal.spent_usd or ((proposal.call.cost_usd or 0.0) if proposal.call else 0.0)

@@ -223,16 +223,9 @@ class _Examination:
         await self._guarded(self._call_tool())
 
     async def _call_tool(self) -> None:
-        text = "Call the tool report with ok set to true. Write nothing else."
-        self._note(calls=self._found.calls + 1)
-        async with asyncio.timeout(self._timeout_s):
-            response = await self._litellm.acompletion(
-                **self._request, messages=[{"role": "user", "content": text}], tools=[_TOOL], timeout=self._timeout_s,
-            )  # fmt: skip
-        self._paid(pricing.usage_of(response))
-        called = [(call.function.name, json.loads(call.function.arguments or "null"))
-                  for call in response.choices[0].message.tool_calls or []]  # fmt: skip
-        if any(name == "report" and isinstance(given, dict) for name, given in called):
+        messages = [{"role": "user", "content": "Call the tool report with ok set to true. Write nothing else."}]
+        answer = await self._ask(self._litellm, messages, stream=self._found.stream != "no", tools=[_TOOL])
+        if any(call.name == "report" and _is_object(call.arguments) for call in answer.tools):
             self._note(tools="yes")
         else:
             self._fault(f"{self._subject.model} did not call the tool that it was offered.")
@@ -266,10 +259,10 @@ class _Examination:
 
     # ---- calls and what is noted
 
-    async def _ask(self, litellm: Any, messages: list[dict[str, Any]], *, stream: bool) -> Answer:
+    async def _ask(self, litellm: Any, messages: list[dict[str, Any]], *, stream: bool, **more: Any) -> Answer:
         self._note(calls=self._found.calls + 1)
-        answer = await streaming.ask(litellm, self._request | {"messages": messages}, self._patience, stream=stream,
-                                     first_s=self._timeout_s)  # fmt: skip
+        request = self._request | {"messages": messages} | more
+        answer = await streaming.ask(litellm, request, self._patience, stream=stream, first_s=self._timeout_s)
         self._paid(answer.usage)
         return answer
 
@@ -299,6 +292,13 @@ class _Examination:
 
     def _note(self, **values: Any) -> None:
         self._found = msgspec.structs.replace(self._found, **values)
+
+
+def _is_object(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), dict)
+    except ValueError:
+        return False
 
 
 class _Timed:

@@ -57,12 +57,19 @@ class Counter:
         self._why = ""
 
     async def count(self, litellm: Any, request: Mapping[str, Any]) -> Count:
-        """The tokens of a request to LiteLLM: its `messages`, `api_base` and `api_key` are used. Never raises."""
-        messages = request["messages"]
-        bound = await asyncio.to_thread(pricing.prompt_bound, litellm, self._model, messages)
+        """The tokens of a request to LiteLLM: its `messages`, `tools`, `api_base` and `api_key`. Never raises."""
+        messages, tools = request["messages"], request.get("tools") or ()
+        sent = [*messages]
+        if tools:
+            sent.append({"role": "system", "content": msgspec.json.encode(tools).decode()})
+        bound = await asyncio.to_thread(pricing.prompt_bound, litellm, self._model, sent)
         if table.provider_of(self._model) != "anthropic":
             return Count(tokens=bound, exact=False, why=f"Nobody counts the tokens of {self._model} for free.")
-        asked = _converted(messages, self._model.removeprefix("anthropic/"))
+        try:
+            asked = _converted(messages, tools) | {"model": self._model.removeprefix("anthropic/")}
+        # messages of a form that is not known here
+        except (KeyError, TypeError, ValueError, AttributeError):
+            return Count(tokens=bound, exact=False, why="The prompt has a form that cannot be counted.")
         content = hashlib.sha256(msgspec.json.encode(asked, order="sorted")).digest()
         if content in self._kept:
             self._kept.move_to_end(content)
@@ -135,15 +142,29 @@ async def _closed(client: Any) -> None:
             await client.close()
 
 
-def _converted(messages: Sequence[Mapping[str, Any]], model: str) -> dict[str, Any]:
-    """The request in Anthropic's form, in which what the system says is no message."""
+def _converted(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """A request of OpenAI's form in Anthropic's, in which what the system says and tools say are no messages."""
     system: list[dict[str, Any]] = []
     rest: list[dict[str, Any]] = []
     for message in messages:
-        content = message["content"]
-        parts = [{"type": "text", "text": content}] if isinstance(content, str) else list(content)
-        if message["role"] == "system":
+        role = message["role"]
+        parts = _parts(message.get("content"))
+        if role == "system":
             system += parts
+        elif role == "tool":
+            said = {"type": "tool_result", "tool_use_id": message["tool_call_id"], "content": parts}
+            rest.append({"role": "user", "content": [said]})
         else:
-            rest.append({"role": message["role"], "content": parts})
-    return {"model": model, "messages": rest} | ({"system": system} if system else {})
+            parts += [{"type": "tool_use", "id": call["id"], "name": call["function"]["name"],
+                       "input": msgspec.json.decode(call["function"]["arguments"] or "{}")}
+                      for call in message.get("tool_calls") or ()]  # fmt: skip
+            rest.append({"role": role, "content": parts})
+    offered = [{"name": tool["function"]["name"], "description": tool["function"].get("description", ""),
+                "input_schema": tool["function"]["parameters"]} for tool in tools]  # fmt: skip
+    return {"messages": rest} | ({"system": system} if system else {}) | ({"tools": offered} if offered else {})
+
+
+def _parts(content: Any) -> list[dict[str, Any]]:
+    if not content:
+        return []
+    return [{"type": "text", "text": content}] if isinstance(content, str) else [dict(part) for part in content]

@@ -21,6 +21,8 @@ _FILTER = ("content_policy", "content policy", "content management policy", "con
 _LONG = ("maximum context length", "context_length_exceeded", "prompt is too long", "context window",
          "request_too_large", "input is too long")  # fmt: skip
 _RETRY_STATUS = (408, 409, 425, 429)
+_TOOLS = re.compile(r"\b(?:tools?|tool_choice|tool_calls|functions?|function.calling)\b")
+_STREAM = re.compile(r"\bstream(?:s|ed|ing|_options)?\b")
 #: the request was turned away before anything was made of it
 _AT_THE_DOOR = (503, 529)
 _NO_MODEL = ("model_not_found", "model not found", "does not exist", "unknown model", "no such model")
@@ -57,6 +59,10 @@ class Fault(Record, frozen=True, kw_only=True):
     """What the provider asked for."""
     maybe_paid: bool = False
     """Whether the provider may have charged for it."""
+    unasked: bool = False
+    """Whether it was our own doing, before anybody was asked."""
+    no_tools: bool = False
+    """Whether it may be the tools that are not taken."""
     no_stream: bool = False
     """Whether the server does not know how to stream with a count of tokens: to be asked plainly."""
 
@@ -108,8 +114,10 @@ def _of_request(error: Exception, model: str, said: str) -> Fault | None:
         return Fault(text=f"The key may not use {model} (403): {said}", retry=False, fatal=True)
     if status == 404 or (status == 400 and _any(_NO_MODEL, low)):
         return Fault(text=f"There is no model {model} at the provider ({status}): {said}", retry=False, fatal=True)
-    if status in (400, 422) and "stream" in low:
+    if status in (400, 405, 422, 501) and _STREAM.search(low):
         return Fault(text=f"{model} does not stream: {said}", retry=True, no_stream=True)
+    if status in (400, 422, 501) and _TOOLS.search(low):
+        return Fault(text=f"{model} does not take tools: {said}", retry=False, fatal=True, no_tools=True)
     if refusal and status not in _RETRY_STATUS:
         return Fault(text=f"{model} does not accept the request ({status}): {said}", retry=False, fatal=True)
     return None

@@ -5,12 +5,13 @@ They are handed to the library call by call and never put into the environment, 
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import os
 import re
 import stat
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,15 @@ from forge_tui.core.errors import ConfigError
 
 SERVICE = "forge-tui"
 _LINE = re.compile(r"(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)\s*=\s*(.*)")
-#: what LiteLLM calls keys of providers that need more than one
+#: what LiteLLM calls what it needs beside a key, where that can be handed to it
 _ARGUMENTS = {
     "AWS_ACCESS_KEY_ID": "aws_access_key_id", "AWS_SECRET_ACCESS_KEY": "aws_secret_access_key",
-    "AWS_REGION_NAME": "aws_region_name", "AZURE_API_BASE": "api_base", "AZURE_API_VERSION": "api_version",
+    "AWS_REGION_NAME": "aws_region_name", "AWS_PROFILE": "aws_profile_name", "AZURE_API_BASE": "api_base",
+    "AZURE_API_VERSION": "api_version", "OLLAMA_API_BASE": "api_base", "VERTEXAI_PROJECT": "vertex_project",
+    "VERTEXAI_LOCATION": "vertex_location",
 }  # fmt: skip
+#: what LiteLLM lists as missing although it has a default
+_OPTIONAL = frozenset({"OLLAMA_API_BASE"})
 
 
 def path() -> Path:
@@ -66,9 +71,26 @@ def read_file(file: Path) -> dict[str, str]:
             # the line itself may be a key
             raise ConfigError(f"Line {number} of the file of keys {file} is not NAME=key.")
         value = match[2].strip().strip("'\"")
-        secrets.remember(value)
+        if secrets.is_key(match[1]):
+            secrets.remember(value)
         found[match[1]] = value
     return found
+
+
+def learn() -> None:
+    """Know the keys of the file, so that they are neither shown nor kept; a file that may not be used has none."""
+    with contextlib.suppress(ConfigError):
+        read_file(path())
+
+
+def addresses(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The addresses of servers that `arguments` would hand on: of the file, where the environment has none."""
+    try:
+        file = read_file(path())
+    except ConfigError:
+        return {}
+    return {name: value for name, value in file.items()
+            if _ARGUMENTS.get(name) == "api_base" and not environment.get(name)}  # fmt: skip
 
 
 def arguments(missing: Sequence[str]) -> tuple[dict[str, str], list[str]]:
@@ -91,9 +113,15 @@ def arguments(missing: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     for name in missing:
         value = file.get(name) or _from_keyring(name)
         if value:
-            secrets.remember(value)
-            found[_ARGUMENTS.get(name, "api_key")] = value
-        else:
+            if secrets.is_key(name):
+                secrets.remember(value)
+                found[_ARGUMENTS.get(name, "api_key")] = value
+            elif name in _ARGUMENTS:
+                found[_ARGUMENTS[name]] = value
+            else:
+                # no key, and LiteLLM looks for it nowhere else
+                os.environ.setdefault(name, value)
+        elif name not in _OPTIONAL:
             nowhere.append(name)
     return found, nowhere
 

@@ -13,13 +13,26 @@ GO_ON = ("Your reply was cut off. Go on exactly where it ended, in the middle of
          "nothing twice, no new fence.")  # fmt: skip
 
 
+#: how providers say that a reply had no room left; a server that says nothing may mean it
+_CUT = ("length", "max_tokens", "")
+
+
+def cut(finish: str) -> bool:
+    """Whether a reply that looks cut off may be: who says `stop` has said all."""
+    return finish in _CUT
+
+
 def request(asked: dict[str, Any], text: str, most: int | None) -> dict[str, Any]:
     """The request that follows one whose reply ended at `max_tokens`; `most` is what the model can send at all.
 
-    With more room the same is asked. Where the model has no more, it is asked to go on behind its own text.
+    With more room the same is asked. Where the model has no more, or nobody knows, it is asked to go on behind its own
+    text: a server refuses more than it has.
     """
     had = int(asked["max_tokens"])
-    room = had * FACTOR if most is None else min(had * FACTOR, most)
+    if most is None:
+        # without any text there is nothing to go on from
+        most = had if text.strip() else had * FACTOR
+    room = min(had * FACTOR, most)
     if room > had or not text.strip():
         return asked | {"max_tokens": max(room, had)}
     said = [{"role": "assistant", "content": text.rstrip()}, {"role": "user", "content": GO_ON}]

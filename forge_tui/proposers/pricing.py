@@ -9,12 +9,17 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 from forge_tui.core.records import Record
 
 #: output tokens asked for where nothing better is known
 DEFAULT_MAX_TOKENS = 8192
 #: models whose hidden reasoning counts as output get room for it
 REASONING_MAX_TOKENS = 32768
+
+#: output tokens of a usual reply, and of one with hidden thoughts
+USUAL_OUTPUT, USUAL_THOUGHTFUL_OUTPUT = 2500, 10_000
 
 #: more than any prompt of ours has
 MOST_PROMPT_TOKENS = 32768
@@ -153,8 +158,10 @@ def prompt_bound(litellm: Any, model: str, messages: Sequence[dict[str, Any]]) -
 def _texts(messages: Sequence[dict[str, Any]]) -> list[str]:
     found: list[str] = []
     for message in messages:
-        content = message["content"]
+        content = message.get("content") or ""
         found += [content] if isinstance(content, str) else [str(part.get("text", "")) for part in content]
+        if message.get("tool_calls"):
+            found.append(msgspec.json.encode(message["tool_calls"]).decode())
     return found
 
 

@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from forge_tui.core import secrets
 from forge_tui.core.ports import Task
 from forge_tui.core.records import Edge, Node, Record, Verdict
 from forge_tui.proposers import book, card, device_facts, resources, strategies
@@ -86,7 +87,8 @@ def render(task: Task, templates: book.PromptBook | None = None) -> Prompt:
 
 
 def _section(templates: book.PromptBook, name: str, values: Mapping[str, Any], kind: str = "") -> str:
-    text = templates.render(name, values).strip("\n")
+    # whoever reads the prompt, a model, a person or a file: a key in the model's source is not for them
+    text = secrets.without_values(templates.render(name, values)).strip("\n")
     return cap(text, CAPS[kind or name]) + "\n" if text else ""
 
 

@@ -38,6 +38,7 @@ PROVIDERS: dict[str, Provider] = {
     "xai": Provider(address="https://api.x.ai/v1", variables=("XAI_API_BASE",)),
     "openrouter": Provider(address="https://openrouter.ai/api/v1", variables=("OPENROUTER_API_BASE",)),
     "together_ai": Provider(address="https://api.together.ai/v1", variables=("TOGETHER_AI_API_BASE",)),
+    "azure": Provider(address="", variables=("AZURE_API_BASE",), lists=False),
     "cohere": Provider(address="https://api.cohere.com", variables=("COHERE_API_BASE",), lists=False),
     "ollama": Provider(address="http://localhost:11434", variables=("OLLAMA_API_BASE",)),
     "ollama_chat": Provider(address="http://localhost:11434", variables=("OLLAMA_API_BASE",)),
@@ -67,11 +68,15 @@ _ENVIRONMENT = ("ANTHROPIC_AUTH_TOKEN", "AWS_PROFILE", "AWS_ROLE_ARN", "AWS_WEB_
 
 
 def address(provider: str, given: str | None = None, environment: Mapping[str, str] | None = None) -> str:
-    """Where a provider is asked: what was given, else its variables, else its own; empty where that is not known."""
+    """Where a provider is asked: what was given, else its variables, else its own; empty where that is not known.
+
+    Variables are those of the environment, and addresses in the file of keys.
+    """
     known = PROVIDERS.get(provider)
     if given or known is None:
         return given or ""
-    found = os.environ if environment is None else environment
+    there = os.environ if environment is None else environment
+    found = keys.addresses(there) | dict(there)
     moved = next((found[name] for name in known.variables if found.get(name)), "")
     if not moved:
         return known.address
@@ -87,6 +92,11 @@ def arguments(provider: str) -> tuple[dict[str, str], tuple[str, ...]]:
         ConfigError: the file of keys may not be used, or what is there can be no key.
     """
     ways = KEYS.get(provider, ())
+    if not ways and provider in PROVIDERS:
+        # no key, but its address may be in the file
+        file = keys.addresses()
+        moved = next((file[name] for name in PROVIDERS[provider].variables if name in file), "")
+        return ({"api_base": moved} if moved else {}), ()
     for way in ways:
         if all(map(os.environ.get, way)):
             for name in way:

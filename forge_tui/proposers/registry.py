@@ -36,4 +36,4 @@ def make(name: str, options: RunOptions, session: str = "") -> Proposer:
     own = options.model_options.get(name, ModelOptions())
     return LlmProposer(name, api_base=own.api_base or options.api_base, price=options.prices.get(name),
                        templates=trial.checked_book(options), max_tokens=own.max_tokens,
-                       temperature=own.temperature)  # fmt: skip
+                       temperature=own.temperature, tool_uses=options.tools)  # fmt: skip

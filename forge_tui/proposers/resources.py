@@ -6,7 +6,7 @@ import math
 
 from forge_tui.contract import plan
 from forge_tui.core.errors import ContractError
-from forge_tui.core.records import Device, Launch, Node, Target
+from forge_tui.core.records import Device, Launch, LaunchPlan, Node, Target
 from forge_tui.proposers.device_facts import capability, limits
 
 #: below this share of an SM's threads a kernel that waits for memory is likely to be slow
@@ -19,9 +19,14 @@ def sentences(node: Node, target: Target, device: Device) -> list[str]:
     if device.kind != "cuda" or not used:
         return []
     try:
-        launches = {launch.kernel: launch for launch in plan.make(node.source, target, device, node.tunables).launches}
+        return of(used, plan.make(node.source, target, device, node.tunables), device)
     except ContractError:
-        launches = {}
+        return of(used, LaunchPlan(), device)
+
+
+def of(used: dict[str, dict[str, int]], launched: LaunchPlan, device: Device) -> list[str]:
+    """The same of a built file: registers, spills and shared memory by kernel, and its launches."""
+    launches = {launch.kernel: launch for launch in launched.launches}
     return [_sentence(name, found, launches.get(name), device) for name, found in sorted(used.items())]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import msgspec
@@ -14,6 +14,7 @@ from forge_tui.core.records import Record
 from forge_tui.proposers import pricing
 from forge_tui.proposers.faults import EmptyReplyError, FilteredReplyError, SilenceError
 from forge_tui.proposers.parse import clean
+from forge_tui.proposers.tools import ToolCall
 
 #: what the library may take longer than our own limit, so that ours is the one that ends a wait
 _SPARE_S = 5.0
@@ -38,6 +39,8 @@ class Answer(Record, frozen=True, kw_only=True):
     """A reply that came to its end."""
 
     text: str
+    tools: tuple[ToolCall, ...] = ()
+    """What it wants to try before it answers."""
     finish: str
     """The provider's word for how it ended: `stop`, `length`."""
     usage: pricing.Usage
@@ -64,12 +67,16 @@ async def _whole(litellm: Any, request: dict[str, Any], patience: Patience) -> A
     response = await litellm.acompletion(**request, timeout=patience.attempt_s)
     choice = response.choices[0]
     text = choice.message.content
+    wanted = [ToolCall(id=str(call.id or ""), name=str(call.function.name or ""),
+                       arguments=str(call.function.arguments or ""))
+              for call in getattr(choice.message, "tool_calls", None) or ()]  # fmt: skip
     return _checked(text if isinstance(text, str) else "", str(choice.finish_reason or ""),
-                    pricing.usage_of(response))  # fmt: skip
+                    pricing.usage_of(response), wanted)  # fmt: skip
 
 
 async def _read(litellm: Any, request: dict[str, Any], patience: Patience, first_s: float) -> Answer:
     parts: list[str] = []
+    wanted: dict[int, ToolCall] = {}
     finish = ""
     usage = pricing.Usage()
     chunks: Any = None
@@ -96,7 +103,10 @@ async def _read(litellm: Any, request: dict[str, Any], patience: Patience, first
                 text = getattr(delta, "content", None)
                 if isinstance(text, str) and text:
                     parts.append(text)
-                begun = begun or bool(text) or bool(getattr(delta, "reasoning_content", None))
+                pieces = getattr(delta, "tool_calls", None) or ()
+                for piece in pieces:
+                    _add(wanted, piece)
+                begun = begun or bool(text) or bool(pieces) or bool(getattr(delta, "reasoning_content", None))
                 finish = str(choice.finish_reason or finish)
         if not _by_the_provider(chunks):
             usage = pricing.Usage()
@@ -105,7 +115,15 @@ async def _read(litellm: Any, request: dict[str, Any], patience: Patience, first
             # a stream that is left in the middle must be closed, or the provider goes on writing it
             with contextlib.suppress(Exception):
                 await _close(chunks)
-    return _checked("".join(parts), finish, usage)
+    return _checked("".join(parts), finish, usage, [wanted[place] for place in sorted(wanted)])
+
+
+def _add(wanted: dict[int, ToolCall], piece: Any) -> None:
+    """One piece of a call that comes in pieces: the first has id and name, the others text."""
+    place = piece.index if isinstance(piece.index, int) else len(wanted)
+    before = wanted.get(place, ToolCall(id="", name="", arguments=""))
+    wanted[place] = ToolCall(id=before.id or str(piece.id or ""), name=before.name or str(piece.function.name or ""),
+                             arguments=before.arguments + str(piece.function.arguments or ""))  # fmt: skip
 
 
 def _by_the_provider(chunks: Any) -> bool:
@@ -121,14 +139,14 @@ async def _close(chunks: Any) -> None:
             await close()
 
 
-def _checked(text: str, finish: str, usage: pricing.Usage) -> Answer:
-    if not clean(text).strip():
+def _checked(text: str, finish: str, usage: pricing.Usage, tools: Sequence[ToolCall]) -> Answer:
+    if not clean(text).strip() and not tools:
         if finish == "content_filter":
             raise FilteredReplyError(usage)
         # all of the allowance may have gone into hidden reasoning: the model's doing, not the provider's
         if finish != "length":
             raise EmptyReplyError(usage)
-    return Answer(text=text, finish=finish, usage=usage)
+    return Answer(text=text, tools=tuple(tools), finish=finish, usage=usage)
 
 
 @contextlib.asynccontextmanager

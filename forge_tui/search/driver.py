@@ -58,6 +58,8 @@ class Search:
         self._paid_usd = self._rent_usd = 0.0
         self._expected_usd: dict[str, float] = {}
         self._short = 0.0
+        #: evaluations that models used before they answered
+        self._aside = 0
 
     # ---- deciding
 
@@ -71,7 +73,7 @@ class Search:
         flying = any(tree.in_flight for tree in self._trees.values())
         if self._wish:
             return None if flying else Stop(reason=self._wish)
-        if sum(tree.begun for tree in self._trees.values()) >= self.config.max_evaluations:
+        if self._used() >= self.config.max_evaluations:
             reason = f"All {self.config.max_evaluations} evaluations are used up."
             return None if flying else Stop(reason=reason)
         left = self._left_usd()
@@ -203,6 +205,24 @@ class Search:
     def evaluations(self) -> int:
         """Candidates begun, those in flight included."""
         return sum(len(tree.ids) for tree in self._trees.values())
+
+    def worth(self) -> dict[str, float]:
+        """By target, what one more attempt is expected to save, share of the model's time."""
+        return {key: self._outlook(tree).rate for key, tree in self._trees.items()}
+
+    def try_aside(self) -> bool:
+        """Use an evaluation for what a model tries before it answers; False where none is left."""
+        if self._used() >= self.config.max_evaluations:
+            return False
+        self._aside += 1
+        return True
+
+    def count_aside(self, count: int) -> None:
+        """Such evaluations of an earlier engine; negative for one that came to nothing."""
+        self._aside += count
+
+    def _used(self) -> int:
+        return sum(tree.begun for tree in self._trees.values()) + self._aside
 
     def state(self) -> dict[str, object]:
         """What decisions depend on, to compare two searches."""

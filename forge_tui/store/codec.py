@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from forge_tui.core import secrets
 from forge_tui.core.profiles import Hotspot
 from forge_tui.core.records import Confirmation, DeployDecision, Deployment, Evaluation, LlmCall, Node, Record
 
@@ -31,7 +32,7 @@ CONFIRMATION = ("verdict", "reason", "speedup", "unsanitised", "record")
 LLM_CALL = (
     "model", "prompt", "reply", "prompt_tokens", "cached_tokens", "completion_tokens", "cost_usd", "priced",
     "latency_s", "error", "state", "attempt", "reserved_usd", "exact", "cache_write_tokens", "reasoning_tokens",
-    "price",
+    "price", "seed", "finish",
 )  # fmt: skip
 
 
@@ -59,7 +60,11 @@ def load(text: str, kind: type[T]) -> T:
 
 
 def clean(text: str) -> str:
-    """The text without lone surrogates, which come from undecodable bytes of logs and which SQLite cannot hold."""
+    """The text without the values of keys, and without lone surrogates.
+
+    Those come from undecodable bytes of logs, and SQLite cannot hold them.
+    """
+    text = secrets.without_values(text)
     try:
         text.encode()
     except UnicodeEncodeError:

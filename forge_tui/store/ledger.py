@@ -23,7 +23,7 @@ def add(
     )  # fmt: skip
 
 
-def settle(connection: WriteConnection, session: str, number: int, call: LlmCall, node_id: int | None) -> None:
+def settle(connection: WriteConnection, session: str, number: int, call: LlmCall) -> None:
     """What became of an open call.
 
     Raises:
@@ -31,11 +31,25 @@ def settle(connection: WriteConnection, session: str, number: int, call: LlmCall
     """
     marks = ", ".join(f"{name} = ?" for name in codec.LLM_CALL)
     changed = connection.execute(
-        f"UPDATE llm_calls SET node_id = ?, {marks} WHERE id = ? AND session_id = ? AND state = 'open'",  # noqa: S608
-        (node_id, *codec.llm_row(call), number, session),
+        f"UPDATE llm_calls SET {marks} WHERE id = ? AND session_id = ? AND state = 'open'",  # noqa: S608
+        (*codec.llm_row(call), number, session),
     ).rowcount
     if changed != 1:
         raise StoreError(f"Call {number} of session {session} is not open.", exit_code=ExitCode.BUG)
+
+
+def link(connection: WriteConnection, session: str, number: int, node_id: int) -> None:
+    """The node that came of a call.
+
+    Raises:
+        StoreError: there is no such call, or it is open, or has a node.
+    """
+    changed = connection.execute(
+        "UPDATE llm_calls SET node_id = ? WHERE id = ? AND session_id = ? AND node_id IS NULL AND state <> 'open'",
+        (node_id, number, session),
+    ).rowcount
+    if changed != 1:
+        raise StoreError(f"Call {number} of session {session} has no room for a node.", exit_code=ExitCode.BUG)
 
 
 def settle_lost(connection: WriteConnection, session: str) -> list[LlmCall]:
@@ -49,7 +63,7 @@ def settle_lost(connection: WriteConnection, session: str) -> list[LlmCall]:
     for row in rows:
         call = codec.to_llm_call(row[1:])
         lost = booked(call, "lost", "The engine ended while this call was on its way.")
-        settle(connection, session, row[0], lost, None)
+        settle(connection, session, row[0], lost)
         found.append(lost)
     return found
 

@@ -16,7 +16,7 @@ import msgspec
 from forge_tui.core.errors import StoreError, UsageError
 from forge_tui.core.paths import Workspace
 from forge_tui.core.profiles import Hotspot, Profile
-from forge_tui.core.records import Deployment, Device, Event, Node, RunOptions, SessionInfo, Target, Verdict
+from forge_tui.core.records import Deployment, Device, Event, Node, RunOptions, SessionInfo, Target, ToolUse, Verdict
 from forge_tui.store import codec
 from forge_tui.store.faults import as_store_errors, code_of
 from forge_tui.store.lease import LEASE, Lease
@@ -185,6 +185,14 @@ class Reader:
             return f"NULL FROM nodes n {_join()}"
         more = "LEFT JOIN confirmations c ON c.session_id = n.session_id AND c.node_id = n.id"
         return f"c.record FROM nodes n {_join()} {more}"
+
+    def tool_uses(self, session_id: str) -> list[ToolUse]:
+        """What models tried before they answered, oldest first; none in a file of an older layout."""
+        if not self._rows("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'tool_uses'"):
+            return []
+        columns = ("call_id", "target_id", "tool", "source", "verdict", "answer", "seconds")
+        sql = f"SELECT {', '.join(columns)} FROM tool_uses WHERE session_id = ? ORDER BY id"  # noqa: S608
+        return [ToolUse(**dict(zip(columns, row, strict=True))) for row in self._rows(sql, session_id)]
 
     def llm_calls(self, session_id: str) -> list[codec.LedgerEntry]:
         """The ledger: every call, those on their way included, oldest first."""

@@ -245,6 +245,27 @@ price TEXT NOT NULL DEFAULT ''
 """
 
 
+_CALLS_7 = """
+seed INTEGER NOT NULL DEFAULT 0
+finish TEXT NOT NULL DEFAULT ''
+"""
+
+_TOOL_USES_7 = """
+tool_uses (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    session_id TEXT NOT NULL REFERENCES sessions (id),
+    call_id INTEGER NOT NULL REFERENCES llm_calls (id),
+    target_id TEXT NOT NULL,
+    at REAL NOT NULL,
+    tool TEXT NOT NULL,
+    source TEXT NOT NULL,
+    verdict TEXT NOT NULL,
+    answer TEXT NOT NULL,
+    seconds REAL NOT NULL
+)
+"""
+
+
 def first_layout(db: Any) -> None:
     """Every table of version 1."""
     for table in _TABLES.strip().split("\n\n"):
@@ -288,12 +309,22 @@ def ledger(db: Any) -> None:
     db.execute("UPDATE meta SET schema_version = 6, written_by = ?", [__version__])
 
 
+def steps_of_calls(db: Any) -> None:
+    """Version 7: calls know their step, so that a reply which came is used after a kill; what models tried by tools."""
+    for column in _CALLS_7.strip().splitlines():
+        db.execute(f"ALTER TABLE llm_calls ADD COLUMN {column}")
+    db.execute(f"CREATE TABLE {_TOOL_USES_7.strip()}{' STRICT' if _STRICT else ''}")
+    db.execute("CREATE INDEX tool_uses_by_session ON tool_uses (session_id, call_id)")
+    db.execute("UPDATE meta SET schema_version = 7, written_by = ?", [__version__])
+
+
 migrations(name="0001_first_layout")(first_layout)
 migrations(name="0002_whole_call_tree")(whole_call_tree)
 migrations(name="0003_all_clocks")(all_clocks)
 migrations(name="0004_confirmations")(confirmations)
 migrations(name="0005_steps")(steps)
 migrations(name="0006_ledger")(ledger)
+migrations(name="0007_steps_of_calls")(steps_of_calls)
 
 
 def migrate(db: Any) -> None:

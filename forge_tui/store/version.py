@@ -8,7 +8,7 @@ from pathlib import Path
 from forge_tui.core.errors import StoreError
 
 #: raised by every migration in `schema`
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 #: the oldest that a reader makes do with; a writer brings every one up to date
 OLDEST_READABLE = 1
 

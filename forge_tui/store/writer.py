@@ -25,6 +25,7 @@ from forge_tui.core.records import (
     RunOptions,
     SessionInfo,
     SessionState,
+    ToolUse,
     Verdict,
 )
 from forge_tui.store import codec, ledger
@@ -316,15 +317,34 @@ class Store:
         with self._step(session):
             return ledger.add(self._connection, session, call, target_id=target_id, edge=str(edge), node_id=None)
 
-    def settle_llm_call(self, session: str, number: int, call: LlmCall, node_id: int | None = None) -> None:
-        """What became of an open call; `node_id` is the node that comes of it.
+    def settle_llm_call(self, session: str, number: int, call: LlmCall) -> None:
+        """What became of an open call.
 
         Raises:
             StoreError: it is not open.
         """
         with self._step(session):
-            ledger.settle(self._connection, session, number, call, node_id)
+            ledger.settle(self._connection, session, number, call)
             self._say_call(session, call)
+
+    def link_llm_call(self, session: str, number: int, node_id: int) -> None:
+        """The node that came of a settled call.
+
+        Raises:
+            StoreError: it is open, or has a node already.
+        """
+        with self._step(session):
+            ledger.link(self._connection, session, number, node_id)
+
+    def add_tool_use(self, session: str, use: ToolUse) -> None:
+        """What a model tried before it answered."""
+        with self._step(session):
+            self._connection.insert(
+                "tool_uses",
+                ("session_id", "call_id", "target_id", "at", "tool", "source", "verdict", "answer", "seconds"),
+                (session, use.call_id, use.target_id, time.time(), use.tool, codec.clean(use.source), use.verdict,
+                 codec.clean(use.answer), use.seconds),
+            )  # fmt: skip
 
     def settle_lost_calls(self, session: str) -> list[LlmCall]:
         """Settle what an ended engine left open at what was set aside for it."""

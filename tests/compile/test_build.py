@@ -505,3 +505,24 @@ async def test_a_launch_that_could_never_start_is_refused(gpu, tmp_path):
     failed = await small.build(softmax_target(), greedy.replace("block=32", "block=32 smem=40000"), {})
     assert isinstance(failed, CompileFailure)
     assert "needs 72768 bytes of shared memory in a block; 65536 are allowed." in failed.reason
+
+
+@needs_gxx
+@pytest.mark.skipif(shutil.which("objdump") is None, reason="needs objdump")
+async def test_machine_code_of_a_cpu_kernel_is_shown(cpu):
+    """The entry's instructions are counted; a loop over memory is there."""
+    built = await cpu.build(softmax_target(64, 256), SOFTMAX_CPP, {})
+    text = await cpu.machine_code(built)
+    assert "instructions: " in text.splitlines()[0]
+    assert "Its largest inner loop has " in text
+    assert "@plt" not in text
+
+
+@needs_nvcc
+async def test_machine_code_needs_a_disassembler(gpu, monkeypatch):
+    """Without one the sentence names the program."""
+    built = await gpu.build(softmax_target(64, 256), cuda("out0[0] = x[0]"), {})
+    assert isinstance(built, Built), built
+    monkeypatch.setattr(build_module.cuda_tools, "find", lambda name: "")
+    with pytest.raises(EnvironmentFault, match=r"cuobjdump .of the CUDA toolkit. is not installed"):
+        await gpu.machine_code(built)

@@ -162,6 +162,29 @@ async def test_a_killed_engines_call_is_booked_and_replies_are_not_paid_twice(se
     assert any(text.startswith("1 model call was on the way when the engine ended") for text in said)
 
 
+async def test_a_reply_that_came_is_used_by_the_next_engine(session):
+    """The engine ends between a cut-off reply and its second half: the first is neither asked nor paid for again."""
+    cut = Play(text=REPLY[:95], finish="length")
+    async with serving() as server:
+        server.script = lambda number, body: cut if number == 0 else Play("slow")
+        engines: list[Any] = []
+        running = asyncio.create_task(
+            session.run(LlmRooms(server), options=asked(max_evaluations=1), meanwhile=engines.append))
+        await until(lambda: session.id is not None and len(server.requests) == 2 and server.open == 1)
+        engines[0].ask_stop()
+        await running
+        server.script = lambda number, body: Play(text=REPLY[95:])
+        await session.run(LlmRooms(server), options=asked(max_evaluations=1))
+    rows = ledger(session)
+    assert [(row.state, row.attempt, row.finish) for row in rows] == [
+        ("done", 1, "length"), ("cancelled", 2, ""), ("done", 2, "stop")]
+    assert len(server.requests) == 3
+    with contextlib.closing(session.reader) as reader:
+        (node,) = reader.nodes(session.id)
+        assert [entry.node_id for entry in reader.llm_calls(session.id)] == [None, None, node.id]
+    assert node.cost_usd == pytest.approx((rows[0].cost_usd or 0) + (rows[2].cost_usd or 0))
+
+
 async def test_a_model_that_cannot_work_makes_way_for_another(session):
     """A wrong key puts one model out; the other writes every kernel, and no kernel counts as failed."""
     async with serving() as server:
@@ -256,3 +279,35 @@ async def test_an_unknown_price_is_said_once(session):
     assert len(said) == 1
     assert said[0].startswith(f"The price of {ONE} is not known: its tokens are counted, its dollars are not, and the ")
     assert said[0].endswith(f"Give it with --price {ONE}=IN,OUT, in dollars per million tokens.")
+
+
+async def test_the_cost_is_estimated_by_target_before_it_is_paid(session):
+    """A sentence before the first call: every target with its calls and dollars, the budget, and the sum of it."""
+    async with serving() as server:
+        server.script = kernels
+        await session.run(LlmRooms(server), options=asked(max_evaluations=6, max_usd=5.0))
+    (said,) = [data for data in events(session, Kind.LOG) if "estimate" in data]
+    parts = said["estimate"]
+    assert {part["name"] for part in parts} == {"norm", "softmax"}
+    assert sum(part["calls"] for part in parts) == 6
+    by_name = {part["name"]: part for part in parts}
+    assert by_name["norm"]["calls"] > by_name["softmax"]["calls"], "the one with more to gain"
+    # 2500 tokens of output at $2 a million, and a prompt at $1 a million
+    each = by_name["norm"]["usd"] / by_name["norm"]["calls"]
+    assert 0.005 < each < 0.005 + 0.012
+    assert "norm about $" in said["text"]
+    assert said["text"].endswith("It ends at $5.00 at the latest.")
+    with contextlib.closing(session.reader) as reader:
+        kinds = [(event.kind, event.data) for event in reader.events(session.id)]
+    first_call = next(at for at, (kind, _) in enumerate(kinds) if kind == Kind.LLM_CALL)
+    assert any("estimate" in data for _, data in kinds[:first_call])
+
+
+async def test_nothing_is_estimated_where_the_price_is_not_known(session):
+    """No made-up dollars."""
+    async with serving() as server:
+        server.script = kernels
+        rooms = LlmRooms(server)
+        rooms.price = None
+        await session.run(rooms, options=asked(max_evaluations=2))
+    assert [data for data in events(session, Kind.LOG) if "estimate" in data] == []

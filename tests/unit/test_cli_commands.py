@@ -105,10 +105,11 @@ def test_newer_database_is_a_sentence(done, arguments, capsys):
     """A database of a later version is exit code 4 and one sentence, whatever reads it."""
     workspace, _ = done
     with contextlib.closing(sqlite3.connect(workspace.database)) as raw:
-        raw.execute("UPDATE meta SET schema_version = 7")
+        raw.execute(f"UPDATE meta SET schema_version = {SCHEMA_VERSION + 1}")
         raw.commit()
     assert main.main(arguments) == 4
     out, err = capsys.readouterr()
     assert out == ""
     assert err.count("\n") == 1
-    assert f"was written by a newer Forge TUI (schema 7, this one knows {SCHEMA_VERSION}): upgrade forge-tui" in err
+    assert (f"was written by a newer Forge TUI (schema {SCHEMA_VERSION + 1}, this one knows {SCHEMA_VERSION}): "
+            "upgrade forge-tui") in err  # fmt: skip

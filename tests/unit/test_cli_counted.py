@@ -22,6 +22,7 @@ Captured = pytest.CaptureFixture[str]
 def server() -> Iterator[FaultServer]:
     """A running server that counts 900 tokens."""
     with in_background() as made:
+        made.count = always(Play())
         yield made
 
 
@@ -52,7 +53,7 @@ def test_the_sessions_models_are_counted(here: Path, server: FaultServer, capsys
     err = capsys.readouterr().err.splitlines()
     assert f"{CLAUDE}: 900 tokens, counted by its provider" in err
     assert any(line.startswith(f"{OWN}: ") and "tokens, at most. Nobody counts" in line for line in err)
-    (sent,) = server.requests
+    (sent,) = server.counted
     assert "kernels that replace one callable" not in json.dumps(sent["body"])
     assert "[key]" in sent["body"]["system"][0]["text"]
     assert main.main(["prompt", "--edge", "draft", "--count", "--json"]) == 0
@@ -63,7 +64,7 @@ def test_the_sessions_models_are_counted(here: Path, server: FaultServer, capsys
 
 def test_a_fault_is_told_and_none(here: Path, server: FaultServer, capsys: Captured) -> None:
     """The prompt and its bound are there all the same."""
-    server.script = always(Play(kind="401", message="no {key}"))
+    server.count = always(Play(kind="401", message="no {key}"))
     a_session(here, proposers=(CLAUDE,), api_base=server.base)
     assert main.main(["prompt", "--edge", "draft", "--count"]) == 0
     found = capsys.readouterr()

@@ -7,6 +7,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,15 @@ from forge_tui.proposers import checkup
 
 OPENAI, ANTHROPIC = "openai/gpt-4o", "anthropic/claude-sonnet-4-5"
 KEY = "sk-test-0123456789abcdef"
-WELL = Play(text="ready", tool="report", uncached=10, cached=5, output=2)
+WELL = Play(text="ready", uncached=10, cached=5, output=2)
+CALLED = (("report", '{"ok": true}'),)
 Captured = pytest.CaptureFixture[str]
 BOTH = pytest.mark.parametrize("model", [OPENAI, ANTHROPIC])
+
+
+def well(_: int, body: dict[str, Any], play: Play = WELL) -> Play:
+    """A model at which everything works."""
+    return replace(play, tools=CALLED) if body.get("tools") else play
 
 
 @pytest.fixture(autouse=True)
@@ -55,7 +62,7 @@ def running() -> Iterator[FaultServer]:
 @pytest.fixture
 def server(running: FaultServer) -> FaultServer:
     """A server at which everything works."""
-    running.script = always(WELL)
+    running.script = well
     running.requests.clear()
     return running
 
@@ -87,7 +94,7 @@ def test_all_that_works_is_seen(server: FaultServer, ask, model: str) -> None:
     assert 0 < found["first_s"] <= found["total_s"] < 5
     first, second = (request["body"] for request in server.requests)
     assert first["stream"]
-    assert not second.get("stream")
+    assert second["stream"]
     assert [tool.get("name") or tool["function"]["name"] for tool in second["tools"]] == ["report"]
     assert {first["max_tokens"], second["max_tokens"]} == ({64} if model == OPENAI else {512})
     # 10 plain, 5 cached, 2 out, twice, in dollars per million
@@ -129,7 +136,7 @@ def test_a_missing_key_does_not_stop_the_others(server, capsys: Captured, monkey
 
 def refuse_stream(_: int, body: dict[str, Any]) -> Play:
     """A server that answers plainly only."""
-    return Play(kind="no-stream") if body.get("stream") else WELL
+    return Play(kind="no-stream") if body.get("stream") else well(_, body)
 
 
 @BOTH
@@ -146,7 +153,7 @@ def test_a_server_that_does_not_stream(server: FaultServer, ask, model: str) -> 
 
 def test_a_stream_without_a_count_is_a_fault(server: FaultServer, ask) -> None:
     """Its price is not known either."""
-    server.script = always(Play(text="ready", tool="report", usage=False))
+    server.script = lambda number, body: well(number, body, Play(text="ready", usage=False))
     found = ask(OPENAI)
     assert (found["answers"], found["stream"], found["cost_usd"]) == ("yes", "uncounted", None)
     assert " ".join(found["faults"]) == (f"{OPENAI} streams without a count of tokens: its calls are booked at the "
@@ -202,21 +209,25 @@ def test_a_model_that_hangs_is_left_in_time(server: FaultServer, ask, model: str
 
 def test_tools_that_are_not_called(server: FaultServer, ask) -> None:
     """A reply in words, another tool, and a refusal are faults; known not to have any, it is not tried."""
-    for play, said in ((Play(text="ready"), "did not call the tool"), (Play(text="x", tool="other"), "did not call"),
-                       (Play(kind="400"), "does not accept the request (400)")):  # fmt: skip
+    for play, said in ((Play(text="ready"), "did not call the tool"),
+                       (Play(text="x", tools=(("other", "{}"),)), "did not call the tool"),
+                       (Play(text="x", tools=(("report", "{not json"),)), "did not call the tool"),
+                       (Play(kind="400"), "does not accept the request (400)"),
+                       (Play(kind="400", message="tools are not supported"), "does not take tools")):  # fmt: skip
         server.script = lambda _n, body, play=play: play if body.get("tools") else WELL
         found = ask(OPENAI)
         assert (found["answers"], found["tools"]) == ("yes", "no")
         assert said in found["faults"][0]
     assert ask(OPENAI, "--no-tools")["tools"] == "skipped"
-    server.script = always(WELL)
+    server.script = well
     assert ask("deepseek/deepseek-reasoner")["tools"] == "none"
 
 
 @BOTH
 def test_the_cache_is_tried_with_two_equal_prompts(server: FaultServer, ask, model: str) -> None:
     """What that costs is said first; the prompts are long enough, always new, and marked where marks are wanted."""
-    server.script = in_turn(WELL, WELL, Play(uncached=1300, cached=0, written=1), Play(uncached=50, cached=1250))
+    server.script = in_turn(WELL, replace(WELL, tools=CALLED), Play(uncached=1300, cached=0, written=1),
+                            Play(uncached=50, cached=1250))  # fmt: skip
     found = ask(model, "--caching")
     assert found["caching"] == "yes"
     assert found["ok"]
@@ -234,7 +245,7 @@ def test_the_cache_is_tried_with_two_equal_prompts(server: FaultServer, ask, mod
 
 def test_a_cache_that_keeps_nothing_is_a_fault(server: FaultServer, ask) -> None:
     """Said with the size; where it is left to the provider, that too; where there is none, nothing is tried."""
-    server.script = always(Play(text="ready", tool="report", uncached=1300, cached=0))
+    server.script = lambda number, body: well(number, body, Play(text="ready", uncached=1300, cached=0))
     found = ask(OPENAI, "--caching")
     assert found["caching"] == "no"
     assert " ".join(found["faults"]) == (

@@ -171,6 +171,8 @@ def test_a_models_own_address_is_what_is_agreed_to(place, monkeypatch, capsys):
     assert main.main([*arguments, "--local-only"]) == 0
 
 
+# a warning of the library's own, about pydantic
+@pytest.mark.filterwarnings("ignore:Accessing the")
 async def test_a_models_own_options_reach_the_wire(place: Workspace) -> None:
     """Address, length and temperature of one model's table are what its server sees."""
     async with serving() as server:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from forge_tui.proposers import capabilities, catalogue, llm, pricing, providers, table
+from forge_tui.proposers import calling, capabilities, catalogue, pricing, providers, table
 from forge_tui.proposers.catalogue import Served
 
 #: what prices and limits are read from
@@ -22,7 +22,7 @@ FIELDS = ("max_input_tokens", "max_output_tokens", "input_cost_per_token", "outp
 @pytest.fixture(scope="module")
 def litellm() -> Any:
     """LiteLLM, imported once."""
-    return llm.load_litellm()
+    return calling.load_litellm()
 
 
 def chat_rows() -> dict[str, tuple[str, dict[str, Any]]]:

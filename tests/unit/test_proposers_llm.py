@@ -17,7 +17,7 @@ from fault_server import KERNEL, REPLY, FaultServer, Play, always, in_turn, serv
 from forge_tui.core.errors import UsageError
 from forge_tui.core.ports import Task
 from forge_tui.core.records import Edge, LlmCall, ModelSpec, Proposal, RunOptions
-from forge_tui.proposers import faults, llm, pricing, registry
+from forge_tui.proposers import calling, faults, llm, pricing, registry
 from forge_tui.proposers.streaming import Patience
 from forge_tui.search import simulate
 
@@ -28,7 +28,7 @@ KEY = "sk-test-0123456789abcdef"
 @pytest.fixture(scope="module")
 def litellm() -> Any:
     """LiteLLM, imported once."""
-    return llm.load_litellm()
+    return calling.load_litellm()
 
 
 @pytest.fixture(autouse=True)
@@ -71,6 +71,10 @@ class Ledger:
         assert self.calls[number].state == "open"
         self.calls[number] = call
 
+    def came(self, task: Task, model: str) -> list[tuple[int, LlmCall]]:
+        """Nothing from before."""
+        return []
+
     @property
     def states(self) -> list[str]:
         """In the order of the calls."""
@@ -85,17 +89,16 @@ class Asked:
         self.ledger = Ledger()
         self.proposer = llm.LlmProposer(model, api_base=server.base_for(model), sleep=self._sleep, **options)
         self.proposer.keep_books(self.ledger)
-        self.proposer._stream = stream
+        self.proposer.caller.stream = stream
 
     async def _sleep(self, seconds: float) -> None:
         self.waits.append(seconds)
 
     async def __call__(self, seed: int = 1) -> Proposal:
-        """Ask once, and settle the last call as the engine does."""
+        """Ask once."""
         proposal = await self.proposer.propose(a_task(seed=seed))
         if proposal.booked:
-            assert proposal.call is not None
-            self.ledger.settle(proposal.booked, proposal.call)
+            assert self.ledger.calls[proposal.booked] == proposal.call
         assert "open" not in self.ledger.states
         return proposal
 
@@ -262,10 +265,10 @@ class TestCalls:
         server.script = always(Play("429"))
         one, again, other = Asked(server, OPENAI), Asked(server, OPENAI), Asked(server, OPENAI)
         proposal = await one()
-        assert len(server.requests) == llm.MAX_TRIES
+        assert len(server.requests) == calling.MAX_TRIES
         assert (proposal.infra, proposal.fatal, proposal.source) == (True, False, None)
         assert "rate limited (429)" in proposal.failure
-        assert one.ledger.states == ["failed"] * llm.MAX_TRIES
+        assert one.ledger.states == ["failed"] * calling.MAX_TRIES
         assert [call.attempt for call in one.ledger.calls.values()] == [1, 2, 3, 4, 5]
         assert all(0.5 * 2**i <= wait <= 1.5 * 2**i for i, wait in enumerate(one.waits))
         await again()
@@ -341,6 +344,30 @@ class TestCalls:
         assert len(server.requests) == 3
 
     @BOTH
+    async def test_one_that_does_not_stream_may_be_asked_in_parallel(self, server: FaultServer, model: str) -> None:
+        """Every call that was streaming is asked once more, however many were; the model stays in."""
+        server.script = lambda number, body: Play("no-stream" if body.get("stream") else "ok")
+        asked = Asked(server, model)
+        found = await asyncio.gather(*(asked.proposer.propose(a_task(seed=seed)) for seed in range(4)))
+        assert [proposal.source for proposal in found] == [KERNEL] * 4
+        assert asked.ledger.states.count("done") == 4
+        assert asked.proposer.can(a_task())
+        assert not asked.proposer.caller.stream
+
+    @BOTH
+    async def test_a_word_about_streams_proves_nothing(self, server: FaultServer, model: str) -> None:
+        """A 400 about an upstream says nothing of streams; one that does is believed once the plain request works."""
+        server.script = always(Play("400", message="the upstream refused it"))
+        asked = Asked(server, model)
+        proposal = await asked()
+        assert (proposal.fatal, len(server.requests)) == (True, 1)
+        server.script = always(Play("400", message="stream and everything else is wrong"))
+        before, other = len(server.requests), Asked(server, model)
+        proposal = await other()
+        assert (proposal.fatal, len(server.requests) - before) == (True, 2)
+        assert other.proposer.caller.stream
+
+    @BOTH
     @pytest.mark.parametrize("kind", ["slow", "stall"])
     async def test_silence_is_noticed(self, server: FaultServer, model: str, kind: str) -> None:
         """No first word, or none after the first ones: the try ends and is followed by another; it may be paid."""
@@ -368,11 +395,11 @@ class TestCalls:
         """A refused connection is tried again, costs nothing, and is told as such."""
         for model in (OPENAI, ANTHROPIC):
             asked = Asked(server, model)
-            asked.proposer._api_base = "http://127.0.0.1:9/v1"
+            asked.proposer.caller._api_base = "http://127.0.0.1:9/v1"
             proposal = await asked()
             assert (proposal.infra, proposal.fatal) == (True, False)
             assert "cannot be reached" in proposal.failure
-            assert [c.cost_usd for c in asked.ledger.calls.values()] == [0.0] * llm.MAX_TRIES
+            assert [c.cost_usd for c in asked.ledger.calls.values()] == [0.0] * calling.MAX_TRIES
 
     @WAYS
     @pytest.mark.parametrize("kind", ["slow", "stall"])
@@ -476,7 +503,7 @@ def test_the_registry_makes_models_with_the_sessions_base() -> None:
     made = registry.make("ollama/qwen", options(api_base="http://x"))
     assert isinstance(made, llm.LlmProposer)
     assert made.name == "ollama/qwen"
-    assert made._api_base == "http://x"
+    assert made.caller._api_base == "http://x"
     assert registry.make("templates", options()).name == "templates"
     with pytest.raises(UsageError):
         registry.make(" ", options())

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 from fault_server import REPLY, Play, serving
 
-from forge_tui.cli import crash
+from forge_tui.cli import consent, crash
 from forge_tui.cli.commands.run import check_address
 from forge_tui.core import secrets
 from forge_tui.core.errors import ConfigError, UsageError
@@ -24,9 +24,10 @@ from forge_tui.core.ports import Task
 from forge_tui.core.records import Edge
 from forge_tui.engine.ledger import Ledger
 from forge_tui.processes.environment import clean_environment
-from forge_tui.proposers import keys, llm
+from forge_tui.proposers import calling, keys, llm, prompt
 from forge_tui.search import simulate
 from forge_tui.search.driver import Search, SearchConfig
+from forge_tui.store import codec
 from forge_tui.store.reader import Reader
 from forge_tui.store.writer import Store
 
@@ -108,6 +109,74 @@ def test_texts_that_are_sent_lose_values_alone(monkeypatch):
     monkeypatch.setenv("OTHER_TOKEN", "int")
     code = f'int key_value = sk_first_word; // "{IN_ENVIRONMENT}"'
     assert secrets.without_values(code) == 'int key_value = sk_first_word; // "[key]"'
+
+
+def test_names_of_projects_and_regions_are_no_keys(monkeypatch):
+    """What stands in the file beside keys is handed on under its own name, and is sent and shown like any word."""
+    for name in ("VERTEXAI_PROJECT", "VERTEXAI_LOCATION", "CLOUDFLARE_ACCOUNT_ID"):
+        monkeypatch.delenv(name, raising=False)
+    key_file(f"VERTEXAI_PROJECT=attention_kernels\nVERTEXAI_LOCATION=europe-west-number-4\nAZURE_API_KEY={IN_FILE}\n"
+             "AZURE_API_BASE=https://mine.example/openai\nAZURE_API_VERSION=2026-01-01-preview\n"
+             "CLOUDFLARE_ACCOUNT_ID=account-of-somebody\n")
+    assert keys.arguments(["VERTEXAI_PROJECT", "VERTEXAI_LOCATION"]) == (
+        {"vertex_project": "attention_kernels", "vertex_location": "europe-west-number-4"}, [])
+    assert keys.arguments(["AZURE_API_KEY", "AZURE_API_BASE", "AZURE_API_VERSION"]) == (
+        {"api_key": IN_FILE, "api_base": "https://mine.example/openai", "api_version": "2026-01-01-preview"}, [])
+    assert keys.arguments(["CLOUDFLARE_ACCOUNT_ID"]) == ({}, [])
+    assert os.environ["CLOUDFLARE_ACCOUNT_ID"] == "account-of-somebody"
+    assert keys.arguments(["OLLAMA_API_BASE"]) == ({}, []), "it has a default"
+    code = f"void attention_kernels(); // europe-west-number-4 {IN_FILE}"
+    assert secrets.without_values(code) == "void attention_kernels(); // europe-west-number-4 [key]"
+    assert keys.addresses({}) == {"AZURE_API_BASE": "https://mine.example/openai"}
+    assert keys.addresses({"AZURE_API_BASE": "http://other"}) == {}
+    assert consent.host_of("azure/gpt-4o", None, {}) == "mine.example"
+    assert consent.host_of("azure/gpt-4o", "http://localhost:1/v1", {}) == "localhost"
+
+
+@pytest.mark.parametrize("text", [
+    "key_padding_mask is missing", "hf_transformers_cache", "risk-averse", "key-value-store-12", "pk_columns_of_table",
+    "task-number-one", "hf_t5_small_config_for_tests",
+])
+def test_ordinary_names_are_shown(text):
+    """A name with underscores is no key."""
+    assert secrets.masked(text) == text
+
+
+@pytest.mark.parametrize("key", [
+    "sk-proj-Ab3dE6gH", "sk-ant-api03-xyz_AB", "sk-1234****wxyz", "gsk_abcdef0123456789", "xai-0123456789ab",
+    "hf_aBcDeFgHiJkLmNoPqR5t", "AIzaSyA-1234567890abc", "key-0123456789abcdef0123", "sk_live_0123456789",
+    "ghp_0123456789abcdef0123", "AKIAIOSFODNN7EXAMPLE",
+])
+def test_what_looks_like_a_key_is_not_shown(key):
+    """Whole, or half hidden by a provider."""
+    assert secrets.masked(f"Incorrect API key: {key}.").startswith("Incorrect API key: [key]")
+
+
+def test_a_key_in_a_models_source_reaches_no_prompt_recording_or_database(tmp_path, monkeypatch):
+    """Whoever asks for the prompt, and whatever keeps the source."""
+    monkeypatch.setenv("SOME_API_KEY", IN_ENVIRONMENT)
+    key_file(f"OTHER_API_KEY={IN_FILE}\n")
+    keys.learn()
+    target = msgspec.structs.replace(simulate.target("t"), source=f'KEYS = "{IN_ENVIRONMENT}", "{IN_FILE}"\n')
+    task = Task(target=target, device=simulate.DEVICE, edge=Edge.DRAFT, parent=None, failed=None, best=None,
+                lineage=(), nodes=(), seed=1)  # fmt: skip
+    asked = prompt.render(task).text
+    assert 'KEYS = "[key]", "[key]"' in asked
+    kept = codec.dump(target)
+    assert IN_ENVIRONMENT not in asked + kept
+    assert IN_FILE not in asked + kept
+
+
+@pytest.mark.filterwarnings("ignore:Accessing the")
+async def test_the_address_of_the_run_is_nearer_than_the_files(monkeypatch):
+    """The file of keys may name a server; --api-base wins."""
+    for name in ("AZURE_API_KEY", "AZURE_API_BASE", "AZURE_API_VERSION"):
+        monkeypatch.delenv(name, raising=False)
+    key_file(f"AZURE_API_KEY={IN_FILE}\nAZURE_API_BASE=https://mine.example\nAZURE_API_VERSION=2026-01-01\n")
+    for base, asked in ((None, "https://mine.example"), ("http://localhost:9/v1", "http://localhost:9/v1")):
+        request = await calling.Caller("azure/gpt-4o", api_base=base).request([], "")
+        assert request.arguments["api_base"] == asked
+        assert request.arguments["api_key"] == IN_FILE
 
 
 @pytest.mark.parametrize("address", ["http://me:word@host/v1", "https://host/v1?key=abc", "host:80", "ftp://x/", "http://["])

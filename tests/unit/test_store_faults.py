@@ -63,14 +63,15 @@ def test_newer_database_is_refused_untouched(workspace):
     """A layout of a later version is neither read nor written, and says what to do."""
     Store.open(workspace).close()
     with contextlib.closing(sqlite3.connect(workspace.database)) as raw:
-        raw.execute("UPDATE meta SET schema_version = 7")
+        raw.execute(f"UPDATE meta SET schema_version = {SCHEMA_VERSION + 1}")
         raw.commit()
     before = workspace.database.read_bytes()
     for opening in (Store.open, Reader.open):
         with pytest.raises(StoreError) as caught:
             opening(workspace)
         assert str(caught.value) == (
-            f"The workspace's database was written by a newer Forge TUI (schema 7, this one knows {SCHEMA_VERSION}): "
+            f"The workspace's database was written by a newer Forge TUI (schema {SCHEMA_VERSION + 1}, "
+            f"this one knows {SCHEMA_VERSION}): "
             "upgrade forge-tui, or name another folder with --workspace."
         )
     assert workspace.database.read_bytes() == before

@@ -197,12 +197,15 @@ def test_a_call_is_there_before_it_is_made_and_settled_once(workspace):
         assert (info.cost_usd, info.unpriced_calls) == (0.0, 0)
         done = fixture.llm_call(reserved_usd=0.25, cache_write_tokens=7, reasoning_tokens=3, price="p", attempt=2)
         store.add_node(name, fixture.node(1))
-        store.settle_llm_call(name, number, done, 1)
+        store.settle_llm_call(name, number, done)
+        store.link_llm_call(name, number, 1)
         (entry,) = reader.llm_calls(name)
         assert (entry.call, entry.node_id) == (done, 1)
         assert reader.session(name).cost_usd == 0.01
         with pytest.raises(StoreError, match="is not open"):
-            store.settle_llm_call(name, number, done, 1)
+            store.settle_llm_call(name, number, done)
+        with pytest.raises(StoreError, match="has no room for a node"):
+            store.link_llm_call(name, number, 1)
         assert store.settle_lost_calls(name) == []
 
 

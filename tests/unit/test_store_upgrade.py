@@ -21,6 +21,7 @@ OLD_HOTSPOT = ("id", "parent", "name", "kind", "path", "calls", "total_ms", "sel
 
 
 LEDGER_6 = ("state", "attempt", "reserved_usd", "exact", "cache_write_tokens", "reasoning_tokens", "price")
+CALLS_7 = ("seed", "finish")
 
 
 @pytest.fixture
@@ -124,10 +125,11 @@ def test_version_three_knows_no_confirmations_and_gets_them(tmp_path):
     with contextlib.closing(sqlite3.connect(workspace.database)) as raw:
         raw.execute("DROP TABLE confirmations")
         raw.execute("DROP TABLE steps")
+        raw.execute("DROP TABLE tool_uses")
         raw.execute("UPDATE meta SET schema_version = 3")
-        for column in LEDGER_6:
+        for column in (*LEDGER_6, *CALLS_7):
             raw.execute(f"ALTER TABLE llm_calls DROP COLUMN {column}")
-        names = ("0004_confirmations", "0005_steps", "0006_ledger")
+        names = ("0004_confirmations", "0005_steps", "0006_ledger", "0007_steps_of_calls")
         raw.execute(f"DELETE FROM _sqlite_migrations WHERE name IN {names}")
         raw.commit()
     before = workspace.database.read_bytes()
@@ -154,11 +156,12 @@ def test_version_fours_ledger_is_read_and_upgraded(tmp_path):
         for call in (good, bad):
             store.add_llm_call(name, call, target_id="test-RMSNorm", edge="draft", node_id=None)
     with contextlib.closing(sqlite3.connect(workspace.database)) as raw:
-        for column in LEDGER_6:
+        for column in (*LEDGER_6, *CALLS_7):
             raw.execute(f"ALTER TABLE llm_calls DROP COLUMN {column}")
         raw.execute("UPDATE meta SET schema_version = 4")
         raw.execute("DROP TABLE steps")
-        raw.execute("DELETE FROM _sqlite_migrations WHERE name IN ('0005_steps', '0006_ledger')")
+        raw.execute("DROP TABLE tool_uses")
+        raw.execute("DELETE FROM _sqlite_migrations WHERE name IN ('0005_steps', '0006_ledger', '0007_steps_of_calls')")
         raw.commit()
     before = workspace.database.read_bytes()
     with contextlib.closing(Reader.open(workspace)) as reader:

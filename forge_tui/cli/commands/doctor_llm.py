@@ -15,7 +15,7 @@ from forge_tui.cli.commands.run import check_address, on_screen
 from forge_tui.core.errors import ExitCode, UsageError
 from forge_tui.core.money import dollars
 from forge_tui.core.paths import workspace_for
-from forge_tui.proposers import checkup, llm, redirects
+from forge_tui.proposers import calling, checkup, redirects
 from forge_tui.proposers.checkup import Checkup, Subject
 from forge_tui.report.format import one_line
 from forge_tui.report.table import Column, render
@@ -70,7 +70,7 @@ async def _examine(subjects: Sequence[Subject], *, tools: bool, caching: bool) -
         warnings.simplefilter("ignore")
         # Python would spend most of a second on freeing what LiteLLM made, also after Ctrl-C
         atexit.register(gc.freeze)
-        litellm = await asyncio.to_thread(llm.load_litellm)
+        litellm = await asyncio.to_thread(calling.load_litellm)
         redirects.forbid()
         try:
             return await checkup.examine_all(litellm, subjects, tools=tools, caching=caching, began=_began,

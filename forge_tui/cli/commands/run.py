@@ -38,7 +38,7 @@ def run(
     target_names: list[str], start: list[Path], seed: int, threads: int, request: ModelRequest, capture_gb: float,
     api_base: str | None, compile_baseline: bool, pace: float,
     headless: bool, as_json: bool, detach: bool, prices: Sequence[str] = (), allow_remote: bool = False,
-    local_only: bool = False, given: frozenset[str] | None = None,
+    local_only: bool = False, tools: int = 0, given: frozenset[str] | None = None,
 ) -> int:  # fmt: skip
     """Take a model from slow to faster; returns the exit code.
 
@@ -58,7 +58,8 @@ def run(
     typed: dict[str, Any] = {
         "model": models, "api_base": api_base, "price": list(prices), "templates": templates, "usd": usd,
         "minutes": minutes, "evaluations": evaluations, "targets": targets, "gpu_rate": gpu_rate, "worth": worth,
-        "transfer": transfer, "threads": threads, "allow_remote": allow_remote, "local_only": local_only,
+        "transfer": transfer, "threads": threads, "tools": tools, "allow_remote": allow_remote,
+        "local_only": local_only,
     }  # fmt: skip
     # recorded landscapes have writers of their own
     fixed = {"model"} if on_sim else set()
@@ -77,7 +78,8 @@ def run(
         model=spec, device=resolved, workspace=str(place.root),
         proposers=(("templates",) if say.templates else ()) + tuple(models), max_evaluations=say.evaluations,
         max_minutes=say.minutes, max_usd=say.usd, gpu_usd_per_hour=say.gpu_rate, usd_per_percent=say.worth,
-        transfer=say.transfer, max_targets=say.targets, seed=seed, threads=say.threads, model_options=own,
+        transfer=say.transfer, max_targets=say.targets, seed=seed, threads=say.threads, tools=say.tools,
+        model_options=own,
         target_names=tuple(target_names), start=tuple(read_start(p, resolved) for p in start), api_base=api_base,
         compile_baseline=compile_baseline, capture_bytes=gibibytes(capture_gb), pace=pace,
         prices=chosen.prices(models) | parse_prices(wanted, models),
