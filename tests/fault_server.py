@@ -9,7 +9,8 @@ import asyncio
 import contextlib
 import json
 import logging
-from collections.abc import AsyncIterator, Callable
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -60,6 +61,13 @@ class FaultServer:
 
     script: Callable[[int, dict[str, Any]], Play] = lambda number, body: Play()
     base: str = ""
+    models: list[dict[str, Any]] = field(default_factory=lambda: [{"id": "m"}])
+    """What there is, as its list says it."""
+    page: int = 1000
+    """Most models of one page in Anthropic's format."""
+    count: Callable[[int, dict[str, Any]], Play] = lambda number, body: Play(kind="404")
+    """How requests to count tokens are answered, which are not among the others: as most servers of one's own do."""
+    counted: list[dict[str, Any]] = field(default_factory=list)
     requests: list[dict[str, Any]] = field(default_factory=list)
     completed: list[Play] = field(default_factory=list)
     """Replies sent to the last byte."""
@@ -77,11 +85,13 @@ class FaultServer:
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Answer one request."""
-        body = await request.json()
-        number = len(self.requests)
-        self.requests.append({"path": request.path, "body": body, "headers": dict(request.headers)})
+        body = await request.json() if request.method == "POST" else {}
+        counts = request.path.endswith("/count_tokens")
+        into, script = (self.counted, self.count) if counts else (self.requests, self.script)
+        number = len(into)
+        into.append({"path": request.path, "body": body, "headers": dict(request.headers)})
         self.asked.set()
-        play = self.script(number, body)
+        play = script(number, body)
         self.open += 1
         self.idle.clear()
         try:
@@ -91,13 +101,15 @@ class FaultServer:
                 await answer.prepare(request)
                 await answer.write_eof()
         except BaseException:
-            self.broken.append(play)
+            if not counts:
+                self.broken.append(play)
             raise
         finally:
             self.open -= 1
             if not self.open:
                 self.idle.set()
-        (self.completed if play.kind in ("ok", "empty", "finish-filter") else self.broken).append(play)
+        if not counts:
+            (self.completed if play.kind in ("ok", "empty", "finish-filter") else self.broken).append(play)
         return answer
 
     async def _play(self, request: web.Request, body: dict[str, Any], play: Play) -> web.StreamResponse:
@@ -109,8 +121,12 @@ class FaultServer:
             return web.Response(text="")
         if kind in _STATUS:
             return _refusal(request, play, *_STATUS[kind])
+        if kind == "redirect":
+            return web.Response(status=307, headers={"Location": play.text})
         if kind == "html":
             return web.Response(text="<html>hello</html>", content_type="text/html")
+        if request.method == "GET" or request.path.endswith("/count_tokens"):
+            return await self._fact(request, play)
         messages = request.path.endswith("/messages")
         if body.get("stream"):
             return await _stream(request, play, _messages(play) if messages else _chunks(play))
@@ -127,6 +143,27 @@ class FaultServer:
             _abort(request)
             return response
         return web.Response(text=text, content_type="application/json")
+
+    async def _fact(self, request: web.Request, play: Play) -> web.StreamResponse:
+        """The list of models, or a count of tokens."""
+        if play.kind == "malformed":
+            return web.Response(text="{not json", content_type="application/json")
+        if play.kind in ("drip", "flood"):
+            response = web.StreamResponse()
+            await response.prepare(request)
+            for _ in range(100_000):
+                await response.write(b" " if play.kind == "drip" else b" " * (1 << 20))
+                await asyncio.sleep(0.05 if play.kind == "drip" else 0)
+        if request.method == "POST":
+            return web.json_response({"input_tokens": play.prompt})
+        if "anthropic-version" not in request.headers:
+            return web.json_response({"object": "list", "data": self.models})
+        ids = [model.get("id") for model in self.models]
+        start = ids.index(request.query["after_id"]) + 1 if "after_id" in request.query else 0
+        shown = self.models[start : start + self.page]
+        more = start + self.page < len(ids)
+        return web.json_response({"data": shown, "has_more": more, "first_id": ids[start] if shown else None,
+                                  "last_id": ids[start + len(shown) - 1] if shown else None})  # fmt: skip
 
 
 def _abort(request: web.Request) -> None:
@@ -284,6 +321,7 @@ async def serving() -> AsyncIterator[FaultServer]:
     made = FaultServer()
     app = web.Application(client_max_size=1 << 26)
     app.router.add_post("/{tail:.*}", made.handle)
+    app.router.add_get("/{tail:.*}", made.handle)
     runner = web.AppRunner(app, shutdown_timeout=0.1, access_log=None, logger=_QUIET,
                            handler_cancellation=True)  # fmt: skip
     await runner.setup()
@@ -294,6 +332,22 @@ async def serving() -> AsyncIterator[FaultServer]:
         yield made
     finally:
         await runner.cleanup()
+
+
+@contextlib.contextmanager
+def in_background() -> Iterator[FaultServer]:
+    """A running server with a thread of its own, for what blocks."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    context = serving()
+    try:
+        yield asyncio.run_coroutine_threadsafe(context.__aenter__(), loop).result(10)
+        asyncio.run_coroutine_threadsafe(context.__aexit__(None, None, None), loop).result(10)
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(10)
+        loop.close()
 
 
 def always(play: Play) -> Callable[[int, dict[str, Any]], Play]:

@@ -489,10 +489,58 @@ def consent(
 
 
 @app.command()
-def doctor(workspace: Workspace = None, as_json: Json = False) -> Call:
-    """Say whether this machine can do the job, and what is missing."""
+def models(
+    text: Annotated[str, typer.Argument(metavar="[TEXT]", help="Words that names have in them")] = "",
+    provider: Annotated[str, typer.Option(metavar="NAME", help="Only models of this provider")] = "",
+    live: Annotated[bool, typer.Option(
+        "--live", help="Ask the provider, or your servers, for their lists instead of LiteLLM's table")] = False,
+    api_base: Annotated[str | None, typer.Option(metavar="URL", help="With --live, the server to ask")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Retired models too")] = False,
+    limit: Annotated[int | None, typer.Option(
+        min=0, help="Most rows of the table; 0 is no limit; by default 40 on a terminal")] = None,
+    workspace: Workspace = None,
+    allow_remote: AllowRemote = False,
+    local_only: LocalOnly = False,
+    as_json: Json = False,
+) -> Call:  # fmt: skip
+    """List models to choose from, with price, size, what they take, and whether a key is here."""
 
     def call() -> int:
+        from forge_tui.cli.commands import models as command
+
+        return command.models(text=text, provider=provider, live=live, api_base=api_base, everything=everything,
+                              limit=limit, workspace=workspace, allow_remote=allow_remote, local_only=local_only,
+                              as_json=as_json)  # fmt: skip
+
+    return call
+
+
+@app.command()
+def doctor(
+    workspace: Workspace = None,
+    llm: Annotated[bool, typer.Option("--llm", help="Ask the LLMs a sentence each instead of looking at the machine; "
+                                      "costs a little")] = False,
+    models: Annotated[list[str] | None, typer.Option(
+        "--model", metavar="NAME", help="With --llm, a model to ask; may be repeated; by default those of "
+        "the settings")] = None,
+    api_base: Annotated[str | None, typer.Option(metavar="URL", help="With --llm, endpoint of the LLMs")] = None,
+    caching: Annotated[bool, typer.Option("--caching", help="With --llm, try the provider's cache with two long "
+                                          "prompts; says first what that costs")] = False,
+    tools: Annotated[bool, typer.Option(help="With --llm, try a tool call")] = True,
+    allow_remote: AllowRemote = False,
+    local_only: LocalOnly = False,
+    as_json: Json = False,
+) -> Call:  # fmt: skip
+    """Say whether this machine can do the job, and what is missing; with --llm, whether the models answer."""
+    if not llm and (models or api_base or caching or not tools or allow_remote or local_only):
+        raise typer.BadParameter("options about LLMs go with --llm")
+
+    def call() -> int:
+        if llm:
+            from forge_tui.cli.commands import doctor_llm
+
+            return doctor_llm.doctor(models=models or [], api_base=api_base, workspace=workspace, caching=caching,
+                                     tools=tools, allow_remote=allow_remote, local_only=local_only, as_json=as_json)
         from forge_tui.cli.commands import doctor as command
 
         return command.doctor(workspace=workspace, as_json=as_json)

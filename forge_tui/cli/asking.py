@@ -92,14 +92,19 @@ def prompt(
     node: Annotated[int | None, typer.Option(metavar="NUMBER", help="The kernel to improve or repair")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Draws the named move of an improvement")] = 0,
     workspace: Workspace = None,
+    count: Annotated[bool, typer.Option("--count", help="Count its tokens for the session's models; Anthropic's are "
+                                        "asked, for free")] = False,
+    allow_remote: Annotated[bool, typer.Option("--allow-remote", help="With --count, agree to that")] = False,
+    local_only: Annotated[bool, typer.Option("--local-only", help="With --count, ask nobody elsewhere")] = False,
     as_json: Json = False,
-) -> Callable[[], int]:
+) -> Callable[[], int]:  # fmt: skip
     """Print the exact prompt that a model would get about a target of a session."""
 
     def call() -> int:
         from forge_tui.cli.commands import prompt as command
 
         return command.prompt(session=session, target=target, edge=edge, node=node, seed=seed, workspace=workspace,
+                              exact=count, allow_remote=allow_remote, local_only=local_only,
                               as_json=as_json)  # fmt: skip
 
     return call

@@ -16,34 +16,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from forge_tui.cli import model_names
+from forge_tui.cli.waiting import in_thread
 from forge_tui.core.errors import StoreError, UsageError
 from forge_tui.core.landscapes import PREFIX as SIM
 from forge_tui.core.paths import Workspace
 from forge_tui.core.records import ModelOptions
-from forge_tui.proposers import keys
+from forge_tui.proposers import providers
 
 #: what is written by nobody elsewhere
 _HERE = ("templates", "inbox", "sim", "person")
 _REPLAY = "replay:"
-#: where LiteLLM sends a provider's calls, and the variables that move that, in the order in which it reads them;
-#: a variable that it does not read must not make a host elsewhere look like this machine
-_OPENAI = ("OPENAI_BASE_URL", "OPENAI_API_BASE")
-_PROVIDERS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "anthropic": ("api.anthropic.com", ("ANTHROPIC_API_BASE", "ANTHROPIC_BASE_URL")),
-    "openai": ("api.openai.com", _OPENAI),
-    "gemini": ("generativelanguage.googleapis.com", ("GEMINI_API_BASE",)),
-    "mistral": ("api.mistral.ai", ("MISTRAL_AZURE_API_BASE",)),
-    "deepseek": ("api.deepseek.com", ("DEEPSEEK_API_BASE",)),
-    "groq": ("api.groq.com", ("GROQ_API_BASE",)), "xai": ("api.x.ai", ("XAI_API_BASE",)),
-    "openrouter": ("openrouter.ai", ("OPENROUTER_API_BASE",)),
-    "together_ai": ("api.together.ai", ("TOGETHER_AI_API_BASE",)),
-    "cohere": ("api.cohere.com", ("COHERE_API_BASE",)),
-    "azure": ("the provider of azure", ("AZURE_API_BASE",)),
-    "ollama": ("localhost", ("OLLAMA_API_BASE",)), "ollama_chat": ("localhost", ("OLLAMA_API_BASE",)),
-    # without an address of their own these two end at OpenAI
-    "lm_studio": ("api.openai.com", ("LM_STUDIO_API_BASE", *_OPENAI)),
-    "hosted_vllm": ("api.openai.com", ("HOSTED_VLLM_API_BASE",)),
-}  # fmt: skip
+#: most seconds to ask which machine a name is
+_LOOK_UP_S = 10.0
 _SENT = ("the Python source of each callable that is searched, its shapes, dtypes and statistics of its inputs, this "
          "device's name and rates, and the kernels with their errors")  # fmt: skip
 
@@ -51,20 +35,19 @@ _SENT = ("the Python source of each callable that is searched, its shapes, dtype
 def host_of(model: str, api_base: str | None, environment: Mapping[str, str] = os.environ) -> str:
     """The host that a model is asked at; the provider's name in words where its host is not known."""
     provider = model.partition("/")[0] if "/" in model else model_names.provider(model)
-    host, variables = _PROVIDERS.get(provider, (f"the provider of {model}", ()))
-    environment = keys.addresses(environment) | dict(environment)
-    address = api_base or next((environment[name] for name in variables if environment.get(name)), "")
-    if address:
-        return urllib.parse.urlsplit(address if "://" in address else f"http://{address}").hostname or address
-    return host
+    address = providers.address(provider, api_base, environment)
+    if not address:
+        return f"the provider of {model}"
+    return urllib.parse.urlsplit(address if "://" in address else f"http://{address}").hostname or address
 
 
 def is_here(host: str) -> bool:
     """Whether a host is this machine: every address of it is a loopback or one of our own interfaces."""
     try:
-        found = {item[4][0] for item in socket.getaddrinfo(host, None)}
-    except (OSError, UnicodeError):
+        items = in_thread(lambda: socket.getaddrinfo(host, None), _LOOK_UP_S)
+    except (OSError, UnicodeError, TimeoutError):
         return False
+    found = {item[4][0] for item in items}
     return bool(found) and all(_ours(str(address)) for address in found)
 
 
@@ -102,9 +85,11 @@ def remote_hosts(
 
 def check(
     models: Sequence[str], api_base: str | None, place: Workspace, *, allow_remote: bool, local_only: bool, ask: bool,
-    own: Mapping[str, ModelOptions] | None = None,
+    own: Mapping[str, ModelOptions] | None = None, only: str = "",
 ) -> None:  # fmt: skip
     """Have consent for every host elsewhere; with `ask` a person at the terminal is asked, once for a workspace.
+
+    `only` says what is sent where that is less than a search sends: a yes to that holds for this time.
 
     Raises:
         UsageError: there is none, or `local_only` forbids it.
@@ -122,9 +107,12 @@ def check(
     for host, model in hosts.items():
         if host in given or allow_remote:
             continue
-        if not ask or not _yes(model, host):
-            raise UsageError(f"{model} is asked at {host}, and nobody has agreed to send it this model's source.",
+        if not ask or not _yes(model, host, only):
+            what = only or "this model's source"
+            raise UsageError(f"{model} is asked at {host}, and nobody has agreed to send it {what}.",
                              "Say --allow-remote, or name a local server with --api-base.")  # fmt: skip
+        if only:
+            continue
         given[host] = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
         _keep(place, given)
 
@@ -171,9 +159,11 @@ def _file(place: Workspace) -> Path:
     return place.root / "consent.json"
 
 
-def _yes(model: str, host: str) -> bool:
-    print(f"{model} is asked at {host}. It is sent {_SENT}.\n"
-          "forge-tui prompt shows the exact text later on; --model inbox writes prompts to files and sends nothing.",
-          file=sys.stderr)  # fmt: skip
-    print(f"Send this to {host}? It is asked once for this workspace. [y/N] ", end="", file=sys.stderr, flush=True)
+def _yes(model: str, host: str, only: str) -> bool:
+    print(f"{model} is asked at {host}. It is sent {only or _SENT}.", file=sys.stderr)
+    if not only:
+        print("forge-tui prompt shows the exact text later on; --model inbox writes prompts to files and sends "
+              "nothing.", file=sys.stderr)  # fmt: skip
+    asked = "only this time" if only else "once for this workspace"
+    print(f"Send this to {host}? It is asked {asked}. [y/N] ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import difflib
 import functools
-import importlib.util
-import json
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any
 
 from forge_tui.core.errors import UsageError
+from forge_tui.proposers.table import PRICES, PROVIDERS
+from forge_tui.proposers.table import read as _read
 
-_PRICES, _PROVIDERS = "model_prices_and_context_window_backup.json", "provider_endpoints_support_backup.json"
 #: names that are none of LiteLLM's
 _OURS = ("templates", "inbox", "sim")
 
@@ -55,23 +52,12 @@ def _close(name: str, candidates: Sequence[str]) -> str:
 @functools.cache
 def _models() -> dict[str, str]:
     """Provider by model; empty where the table is not where it used to be."""
-    table = _read(_PRICES)
+    table = _read(PRICES)
     return {name: str(row.get("litellm_provider") or "") for name, row in table.items() if isinstance(row, dict)}
 
 
 @functools.cache
 def _providers() -> frozenset[str]:
-    listed = _read(_PROVIDERS).get("providers", {})
+    listed = _read(PROVIDERS).get("providers", {})
     prefixes = {name.partition("/")[0] for name in _models() if "/" in name}
     return frozenset({*listed, *prefixes, *_models().values()} - {""})
-
-
-def _read(name: str) -> dict[str, Any]:
-    spec = importlib.util.find_spec("litellm")
-    for folder in (spec.submodule_search_locations or []) if spec is not None else []:
-        try:
-            found = json.loads((Path(folder) / name).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            continue
-        return found if isinstance(found, dict) else {}
-    return {}

@@ -16,7 +16,7 @@ from forge_tui.store.reader import Reader
 
 def prompt(
     *, session: str | None, target: str | None, edge: str | None, node: int | None, seed: int, workspace: str | None,
-    as_json: bool,
+    as_json: bool, exact: bool = False, allow_remote: bool = False, local_only: bool = False,
 ) -> int:  # fmt: skip
     """Print the exact prompt that a model would get; returns the exit code."""
     from forge_tui.engine.asking import EDGES, task_of
@@ -34,8 +34,15 @@ def prompt(
     # as it is sent: without the values of keys, which a source may hold
     parts = {name: without_keys(getattr(made, name)) for name in ("system", "card", "request")}
     counts = {name: tokens.count(text) for name, text in parts.items()}
+    true = {}
+    if exact:
+        from forge_tui.cli import counted
+
+        true["tokens"] = counted.counts(made, options, place, allow_remote=allow_remote, local_only=local_only,
+                                        as_json=as_json)  # fmt: skip
     if as_json:
-        output.document({"session": info, "target": task.target.name, "edge": task.edge, "most_tokens": counts} | parts)
+        output.document({"session": info, "target": task.target.name, "edge": task.edge, "most_tokens": counts}
+                        | true | parts)  # fmt: skip
         return int(ExitCode.OK)
     output.foreign("\n".join(parts.values()))
     whole = sum(counts.values())

@@ -71,7 +71,7 @@ def run(
     own = chosen.options(models)
     model_names.check([name for name in models if name not in own or not own[name].api_base], api_base, output.note)
     consent.check(models, api_base, place, allow_remote=say.allow_remote, local_only=say.local_only,
-                  ask=_on_screen(headless=headless, as_json=as_json), own=own)
+                  ask=on_screen(headless=headless, as_json=as_json), own=own)
     # a price in a file or a variable may be of a model that is not asked this time
     wanted = say.price if chosen.sources["price"] == settings.FLAG else of_models(say.price, models)
     options = RunOptions(
@@ -83,7 +83,7 @@ def run(
         target_names=tuple(target_names), start=tuple(read_start(p, resolved) for p in start), api_base=api_base,
         compile_baseline=compile_baseline, capture_bytes=gibibytes(capture_gb), pace=pace,
         prices=chosen.prices(models) | parse_prices(wanted, models),
-        attended=not detach and _on_screen(headless=headless, as_json=as_json),
+        attended=not detach and on_screen(headless=headless, as_json=as_json),
     )  # fmt: skip
     if not options.proposers and not options.start:
         raise UsageError("Nobody is left to write kernels.", "Leave out --no-templates, or name a --model.")
@@ -108,7 +108,7 @@ def resume(
     chosen = settings.load(place, {key: True for key in typed if typed[key]})
     consent.check(models, info.options.api_base, place, allow_remote=chosen.run.allow_remote,
                   local_only=chosen.run.local_only, own=info.options.model_options,
-                  ask=_on_screen(headless=headless, as_json=as_json))
+                  ask=on_screen(headless=headless, as_json=as_json))
     settings.use_theme(chosen)
     request: dict[str, Any] = {
         "resume": info.id, "max_evaluations": evaluations, "max_minutes": minutes, "max_usd": usd,
@@ -116,7 +116,7 @@ def resume(
     }  # fmt: skip
     if not detach:
         # a screen that starts an engine in the background goes on watching it
-        request["attended"] = _on_screen(headless=headless, as_json=as_json)
+        request["attended"] = on_screen(headless=headless, as_json=as_json)
     return _follow(place, request, headless=headless, as_json=as_json, detach=detach)
 
 
@@ -243,7 +243,7 @@ def _follow(place: Workspace, request: dict[str, Any], *, headless: bool, as_jso
         else:
             output.note(f"Session {engine.session} runs in the background; forge-tui shows it.")
         return int(ExitCode.OK)
-    if not _on_screen(headless=headless, as_json=as_json):
+    if not on_screen(headless=headless, as_json=as_json):
         return _follow_lines(place, engine, as_json=as_json)
     from forge_tui.tui.app import run_screen
 
@@ -256,7 +256,8 @@ def _follow(place: Workspace, request: dict[str, Any], *, headless: bool, as_jso
     return code or _exit_code(report)
 
 
-def _on_screen(*, headless: bool, as_json: bool) -> bool:
+def on_screen(*, headless: bool, as_json: bool) -> bool:
+    """Whether a person is at a terminal, to be shown the screen or asked."""
     return not (headless or as_json) and sys.stdout.isatty() and sys.stdin.isatty()
 
 
