@@ -20,7 +20,7 @@ from forge_tui.core import secrets
 from forge_tui.core.errors import ConfigError
 from forge_tui.core.ports import Books, Task
 from forge_tui.core.records import LlmCall, Record
-from forge_tui.proposers import keys, pricing, streaming, tools
+from forge_tui.proposers import capabilities, counting, keys, pricing, streaming, tools
 from forge_tui.proposers.faults import Fault, fault_of
 from forge_tui.proposers.strategies import draw
 from forge_tui.proposers.streaming import Answer, Patience
@@ -113,6 +113,7 @@ class Caller:
         self._sleep = sleep
         self._litellm: Any = None
         self._keys: dict[str, str] | None = None
+        self._counter = counting.Counter(model)
 
     async def load(self) -> Any:
         """LiteLLM."""
@@ -137,7 +138,7 @@ class Caller:
         price = pricing.price_of(info, self._given)
         if price is None:
             return None
-        unseen = pricing.reasons_unseen(info, self.model)
+        unseen = capabilities.of(self.model).reasons_unseen
         usual = pricing.USUAL_THOUGHTFUL_OUTPUT if unseen else pricing.USUAL_OUTPUT
         output = min(usual, pricing.max_tokens(info, self.model, self._most_output))
         return price.cost(pricing.Usage(prompt=prompt_tokens, completion=output))
@@ -148,6 +149,7 @@ class Caller:
 
     async def close(self) -> None:
         """Let go of connections."""
+        await self._counter.close()
         if self._litellm is not None:
             # whatever a library raises while it closes sockets is of no use to anybody
             with contextlib.suppress(Exception):
@@ -171,14 +173,14 @@ class Caller:
             "model": self.model, "messages": _without_keys(messages), "max_tokens": tokens, "max_retries": 0,
             "num_retries": 0, "drop_params": True,
         } | more  # fmt: skip
-        if self._temperature is not None:
+        if self._temperature is not None and capabilities.takes_temperature(self.model, self._temperature):
             arguments["temperature"] = self._temperature
         arguments |= key
         if self._api_base:
             # what was said for this run is nearer than the file of keys
             arguments["api_base"] = self._api_base
         price = pricing.price_of(info, self._given)
-        unseen = pricing.reasons_unseen(info, self.model)
+        unseen = capabilities.of(self.model).reasons_unseen
         return Request(
             arguments=arguments, prompt=secrets.without_values(prompt), price=price,
             reserved_usd=await self._most(price, arguments),
@@ -199,11 +201,8 @@ class Caller:
     async def _most(self, price: pricing.Price | None, arguments: dict[str, Any]) -> float | None:
         if price is None:
             return None
-        sent = [*arguments["messages"]]
-        if arguments.get("tools"):
-            sent.append({"role": "system", "content": msgspec.json.encode(arguments["tools"]).decode()})
-        bound = await asyncio.to_thread(pricing.prompt_bound, self._litellm, self.model, sent)
-        return price.most(bound, arguments["max_tokens"])
+        counted = await self._counter.count(self._litellm, arguments)
+        return price.most(counted.most, arguments["max_tokens"])
 
     async def lacks(self) -> str:
         """The key that is missing, and where to put it; empty where there is one."""

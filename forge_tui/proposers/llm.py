@@ -11,7 +11,7 @@ import msgspec
 from forge_tui.core.errors import ConfigError
 from forge_tui.core.ports import Books, Task, Workbench
 from forge_tui.core.records import Edge, LlmCall, Proposal
-from forge_tui.proposers import book, longer, prompt, tools
+from forge_tui.proposers import book, capabilities, longer, prompt, tools
 from forge_tui.proposers.agent import Agent, Talk
 from forge_tui.proposers.calling import Answered, Caller, Failed, UnaskedError
 from forge_tui.proposers.faults import Fault
@@ -91,7 +91,8 @@ class LlmProposer:
             asked = prompt.render(task, self._templates)
             if self._agent.ready:
                 asked = msgspec.structs.replace(asked, request=f"{asked.request}\n{tools.offer(self._agent.steps)}")
-            request = await self.caller.request(asked.messages(markers=_wants_markers(self.name)), asked.text)
+            messages = asked.messages(markers=capabilities.wants_markers(self.name))
+            request = await self.caller.request(messages, asked.text)
         except ConfigError as error:
             return self._failed(task, Failed(fault=Fault(text=str(error), retry=False, fatal=True)))
         except UnaskedError as error:
@@ -150,8 +151,4 @@ def _proposal(reply: Reply, call: LlmCall, number: int) -> Proposal:
 def _place(task: Task) -> tuple[str, Edge, int | None]:
     node = task.failed or task.parent
     return task.target.id, task.edge, node.id if node is not None else None
-
-
-def _wants_markers(model: str) -> bool:
-    return model.startswith("anthropic/")
 

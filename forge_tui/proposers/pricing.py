@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from forge_tui.core.records import Record
+from forge_tui.proposers import capabilities
 
 #: output tokens asked for where nothing better is known
 DEFAULT_MAX_TOKENS = 8192
@@ -130,13 +131,8 @@ def _rate(info: dict[str, Any], name: str) -> float | None:
 def max_tokens(info: dict[str, Any], model: str, wanted: int | None = None) -> int:
     """How many output tokens to ask for: those `wanted`, else ours, and never more than the model's most."""
     limit = info.get("max_output_tokens") or info.get("max_tokens")
-    wanted = wanted or (REASONING_MAX_TOKENS if reasons_unseen(info, model) else DEFAULT_MAX_TOKENS)
+    wanted = wanted or (REASONING_MAX_TOKENS if capabilities.of(model).reasons_unseen else DEFAULT_MAX_TOKENS)
     return min(wanted, int(limit)) if isinstance(limit, int) and limit > 0 else wanted
-
-
-def reasons_unseen(info: dict[str, Any], model: str) -> bool:
-    """Whether a model may reason for minutes before it says its first word."""
-    return bool(info.get("supports_reasoning")) and not model.startswith(("anthropic/", "claude"))
 
 
 def prompt_bound(litellm: Any, model: str, messages: Sequence[dict[str, Any]]) -> int:
