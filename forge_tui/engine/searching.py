@@ -322,8 +322,8 @@ class SearchPhase:
             return await called
         except asyncio.CancelledError:
             come = called.done() and not called.cancelled() and called.exception() is None
-            if come and not self._no_room_for(step):
-                # it came back in the moment of the stop: paid for, so it is kept
+            if come and step.proposer not in self._roster.people:
+                # it came back in the moment of the stop: paid for, so it is kept; what a person wrote is found again
                 self._fold_proposal(step, called.result(), place)
             raise
 

@@ -22,6 +22,7 @@ from forge_tui.proposers import capabilities, keys, pricing, providers, streamin
 from forge_tui.proposers.faults import fault_of
 from forge_tui.proposers.prompt import Prompt
 from forge_tui.proposers.streaming import Answer, Patience
+from forge_tui.proposers.timed import Timed
 
 #: whether something works; `skipped` was not tried, `uncounted` is a stream without a count of tokens, `none` is what
 #: the model is known not to have
@@ -168,7 +169,7 @@ class _Examination:
             ConfigError: there is no key.
         """
         model, base = self._subject.model, self._subject.api_base
-        found, nowhere = await asyncio.to_thread(self._keys)
+        found, nowhere = await providers.in_time(self._keys, self._timeout_s)
         if nowhere and not base:
             raise ConfigError(f"{model} needs {' and '.join(nowhere)}.", keys.where_to_put())
         request: dict[str, Any] = {
@@ -197,7 +198,7 @@ class _Examination:
     async def _answer(self) -> None:
         """A reply of one word, streamed; plainly where the server does not stream."""
         messages = [{"role": "user", "content": "Reply with the single word: ready"}]
-        timed = _Timed(self._litellm)
+        timed = Timed(self._litellm)
         began = time.monotonic()
         try:
             answer = await self._ask(timed, messages, stream=True)
@@ -299,38 +300,3 @@ def _is_object(text: str) -> bool:
         return isinstance(json.loads(text), dict)
     except ValueError:
         return False
-
-
-class _Timed:
-    """LiteLLM, with the time at which the first token of its stream came."""
-
-    def __init__(self, litellm: Any) -> None:
-        self._litellm = litellm
-        self.first_at: float | None = None
-
-    async def acompletion(self, **request: Any) -> Any:
-        """As LiteLLM's."""
-        made = await self._litellm.acompletion(**request)
-        return _Noted(made, self) if request.get("stream") else made
-
-
-class _Noted:
-    """A stream that is passed on; everything else of it is its own."""
-
-    def __init__(self, stream: Any, timed: _Timed) -> None:
-        self._stream, self._timed, self._items = stream, timed, stream.__aiter__()
-
-    def __aiter__(self) -> _Noted:
-        return self
-
-    async def __anext__(self) -> Any:
-        chunk = await self._items.__anext__()
-        for choice in chunk.choices:
-            if self._timed.first_at is None and any(
-                getattr(choice.delta, name, None) for name in ("content", "reasoning_content")
-            ):
-                self._timed.first_at = time.monotonic()
-        return chunk
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)

@@ -113,7 +113,7 @@ class Counter:
             ConfigError: there is no key.
         """
         name, key, nowhere = ("", str(request["api_key"]), ()) if request.get("api_key") else \
-            await asyncio.to_thread(providers.key, "anthropic")  # fmt: skip
+            await providers.in_time(lambda: providers.key("anthropic"), self._timeout_s)  # fmt: skip
         if nowhere and not request.get("api_base"):
             raise ConfigError(f"{self._model} needs {' and '.join(nowhere)}.")
         wanted = (anthropics.base(request.get("api_base")), key, name.endswith("_TOKEN"))

@@ -57,7 +57,7 @@ async def models(provider: str, api_base: str | None = None, *, timeout_s: float
     if not api_base and not (provider in providers.PROVIDERS and providers.PROVIDERS[provider].lists):
         raise EnvironmentFault(f"It is not known where {provider} lists its models.",
                                "Name the address with --api-base.")  # fmt: skip
-    name, key, nowhere = await asyncio.to_thread(providers.key, provider)
+    name, key, nowhere = await providers.in_time(lambda: providers.key(provider), timeout_s)
     if nowhere and not api_base:
         raise ConfigError(f"{provider} needs {' and '.join(nowhere)}.", keys.where_to_put())
     address = providers.address(provider, api_base)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Iterable, Mapping
-from typing import Literal
+from collections.abc import Callable, Iterable, Mapping
+from typing import Literal, TypeVar
 
 from forge_tui.core.errors import ConfigError
 from forge_tui.core.records import Record
 from forge_tui.proposers import keys
 
+T = TypeVar("T")
 #: whether a key of a provider is here: `yes`, `no`, none is `needed`, or nobody knows which it wants (`unknown`)
 KeyState = Literal["yes", "no", "needless", "unknown"]
 
@@ -125,6 +127,20 @@ def key(provider: str) -> tuple[str, str, tuple[str, ...]]:
         if not found and os.environ.get(way[-1]):
             return way[-1], os.environ[way[-1]], nowhere
     return "", found.get("api_key", ""), nowhere
+
+
+async def in_time(work: Callable[[], T], limit_s: float) -> T:
+    """What looks for keys, in a thread and with a limit: a keyring may wait for a person to unlock it.
+
+    Raises:
+        ConfigError: the keyring does not answer in time, or whatever `work` raises.
+    """
+    try:
+        async with asyncio.timeout(limit_s):
+            return await asyncio.to_thread(work)
+    except TimeoutError:
+        raise ConfigError("The system's keyring does not answer.", "Unlock it, or set the key in the environment.") \
+            from None  # fmt: skip
 
 
 def _check(name: str, value: str) -> None:

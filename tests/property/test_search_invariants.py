@@ -18,8 +18,9 @@ from forge_tui.search.tree import GENERATION, Chain, TargetTree
 VERDICTS = ("faster", "faster", "faster", "slower", "inconclusive", "compile_error", "rejected", "crashed", "duplicate",
             "infra")  # fmt: skip
 SOURCES = ("// plain {}", "//@tune A 1 2 3\n//@tune B 1 2\n// {}")
-CONFIG = SearchConfig(proposers=("a", "templates", "b"), max_evaluations=18, in_flight_per_target=3, max_usd=2.0,
-                      holds_usd={"a": 0.4, "b": 0.25}, tune_after=1, patience=1000, stop_after=1000)  # fmt: skip
+CONFIG = SearchConfig(proposers=("a", "templates", "inbox", "b"), people=("inbox",), max_evaluations=18,
+                      in_flight_per_target=3, max_usd=2.0, holds_usd={"a": 0.4, "b": 0.25}, tune_after=1,
+                      patience=1000, stop_after=1000)  # fmt: skip
 #: two sizes of one callable, so that kernels move between them
 TARGETS = tuple(
     msgspec.structs.replace(simulate.target(name, share=share), qualname="f")
@@ -54,15 +55,18 @@ class World:
 
     def pay(self, step: Step, most: float, part: float) -> float:
         """A call costs a part of what was held back for it."""
-        free = step.edge in (Edge.TUNE, Edge.TRANSFER) or step.proposer == "templates"
+        free = step.edge in (Edge.TUNE, Edge.TRANSFER) or step.proposer in ("templates", "inbox")
         usd = 0.0 if free else part * most
         self.paid += usd
         self.search.pay(usd)
         return usd
 
     def begin(self, which: int, source: int, part: float) -> None:
-        """A step gets its source."""
-        step, most = self.steps.pop(which % len(self.steps))
+        """A step gets its source; a person's reply waits where no evaluation is left for it."""
+        step, most = self.steps[which % len(self.steps)]
+        if step.proposer == "inbox" and self.search.full:
+            return
+        self.steps.remove((step, most))
         text = SOURCES[source].format(self.next_id)
         if step.found is not None:
             text = step.found.source
@@ -84,8 +88,7 @@ class World:
         if step.edge in (Edge.TUNE, Edge.TRANSFER):
             return
         del self.steps[at]
-        self.pay(step, most, part)
-        found = self.search.drop(step, "no code", infra=infra)
+        found = self.search.drop(step, "no code", infra=infra, cost_usd=self.pay(step, most, part))
         if found is not None:
             self.drops.append(found)
 
@@ -117,11 +120,20 @@ def check(world: World) -> None:
     """Every invariant."""
     search = world.search
     begun = sum(search.tree(t.id).begun for t in TARGETS)
-    assert begun <= CONFIG.max_evaluations
+    assert begun - sum(step.proposer == "inbox" for step, _ in world.steps) <= CONFIG.max_evaluations
     assert CONFIG.max_usd is not None
     held = math.fsum(search._hold(step) for step, _ in world.steps)
     assert world.paid <= CONFIG.max_usd + 1e-9
     assert search._left_usd() == pytest.approx(CONFIG.max_usd - world.paid - held)
+    tallies = search._experience._tallies.values()
+    assert sum(t.cost for t in tallies) == pytest.approx(world.paid * 1e6, abs=len(world.seen) + len(world.drops) + 1)
+    assert sum(t.asking for t in tallies) == sum(s.edge not in (Edge.TUNE, Edge.TRANSFER) for s, _ in world.steps)
+    came = sum(drop.step.edge not in (Edge.TUNE, Edge.TRANSFER) and not drop.infra for drop in world.drops)
+    came += sum(node.edge not in (Edge.TUNE, Edge.TRANSFER) and node.id in search.tree(node.target_id)
+                for node in world.seen.values())  # fmt: skip
+    assert search._experience.usual_price(CONFIG.proposers) == pytest.approx(
+        sum(t.cost for t in tallies) / max(1, came) / 1e6
+    )
     for target in TARGETS:
         check_tree(search.tree(target.id), [s for s, _ in world.steps if s.target_id == target.id])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
 
 import pytest
 
@@ -113,6 +114,31 @@ def test_a_person_is_asked_once_for_a_workspace(tmp_path, monkeypatch, capsys):
         checked(place, REMOTE, "odd/x")
     with pytest.raises(UsageError):
         checked(place, REMOTE, local_only=True)
+
+
+def test_a_yes_to_less_is_no_yes_to_a_search(tmp_path, monkeypatch, capsys):
+    """Where less is sent, that is what is asked and said, and nothing of it is kept; a yes to a search covers it."""
+    place = Workspace(tmp_path / "w")
+    with pytest.raises(UsageError, match="nobody has agreed to send it one question"):
+        checked(place, REMOTE, only="one question")
+    monkeypatch.setattr("sys.stdin", type("In", (), {"readline": lambda _self: "y\n"})())
+    checked(place, REMOTE, ask=True, only="one question")
+    said = capsys.readouterr().err
+    assert "It is sent one question." in said
+    assert "only this time" in said
+    assert "Python source" not in said
+    assert consent.consented(place) == {}
+    checked(place, REMOTE, ask=True)
+    checked(place, REMOTE, only="one question")
+
+
+def test_a_name_server_that_hangs_is_no_machine_of_ours(monkeypatch):
+    """It is left in time."""
+    unheard = threading.Event()
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_: unheard.wait(20))
+    monkeypatch.setattr(consent, "_LOOK_UP_S", 0.05)
+    assert not consent.is_here("api.anthropic.com")
+    unheard.set()
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"hosts": 3}', json.dumps({"hosts": ["api.anthropic.com"]})])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest_asyncio
 from fault_server import FaultServer, Play, always, in_turn, serving
 
 from forge_tui.core.errors import ConfigError, EnvironmentFault, ForgeError
+from forge_tui.proposers import keys as keyfile
 from forge_tui.proposers import live
 from forge_tui.proposers.catalogue import Served
 
@@ -141,6 +143,16 @@ async def test_a_key_that_cannot_be_used_says_so(monkeypatch: pytest.MonkeyPatch
         assert "abcdefgh" not in str(caught.value)
     with pytest.raises(EnvironmentFault, match="It is not known where azure lists its models"):
         await live.models("azure")
+
+
+async def test_a_keyring_that_hangs_is_left_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may wait for a person to unlock it."""
+    monkeypatch.delenv("OPENAI_API_KEY")
+    unlocked = threading.Event()
+    monkeypatch.setattr(keyfile, "_from_keyring", lambda _name: unlocked.wait(20) and "")
+    with pytest.raises(ConfigError, match=r"^The system's keyring does not answer\. Unlock it"):
+        await live.models("openai", timeout_s=0.1)
+    unlocked.set()
 
 
 @BOTH

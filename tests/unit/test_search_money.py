@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 import msgspec
 import pytest
@@ -147,3 +148,125 @@ def test_of_two_equal_targets_the_cheaper_one_is_searched() -> None:
         search.begin(step, node_for(step, number))
         search.finish(number, wrong(20.0 if step.target_id == "slow" else 2.0))
     assert search.tree("fast").attempts > 1.5 * search.tree("slow").attempts
+
+
+ASKED = SearchConfig(proposers=("templates", "inbox"), people=("inbox",), usd_per_percent=1e9, stop_after=1000)
+
+
+def by(*names: str) -> Callable[[Step], bool]:
+    """Only these can do anything now."""
+    return lambda step: step.proposer in names
+
+
+def waiting(**changes: object) -> Search:
+    """A search with a question that nobody has answered."""
+    search = Search(msgspec.structs.replace(ASKED, **changes), [simulate.target("t")])
+    assert isinstance(search.next_step(by("inbox")), Step)
+    search.ask_again()
+    return search
+
+
+def evaluated(search: Search, count: int, first: int = 0) -> None:
+    """So many more candidates of the templates, all wrong."""
+    for number in range(first, first + count):
+        step = search.next_step(by("templates"))
+        assert isinstance(step, Step)
+        assert step.proposer == "templates"
+        search.begin(step, node_for(step, number))
+        search.finish(number, wrong())
+
+
+def test_a_question_holds_back_no_evaluation_and_no_end() -> None:
+    """All three evaluations go to who is there; then the search is over, however long the person takes."""
+    search = waiting(max_evaluations=3)
+    evaluated(search, 2)
+    last = search.next_step(by("templates"))
+    assert isinstance(last, Step)
+    assert search.full
+    assert search.next_step(yes) is None, "what is at work is waited for"
+    search.begin(last, node_for(last, 2))
+    assert search.next_step(yes) is None
+    search.finish(2, wrong())
+    assert search.next_step(yes) == Stop(reason="All 3 evaluations are used up.")
+
+
+def test_a_question_is_waited_for_while_there_is_an_evaluation_left_for_its_answer() -> None:
+    """Where nobody else can do anything a person is waited for; never for more answers than there are evaluations."""
+    search = waiting(max_evaluations=2)
+    evaluated(search, 1)
+    assert not search.full
+    assert search.next_step(by("inbox")) is None, "a second answer would have no evaluation"
+    assert search.next_step(by()) is None
+
+
+def test_no_dollars_left_ends_the_wait_for_a_person() -> None:
+    """Also where the rent alone spent them."""
+    for spend in (lambda s: s.pay(2.0), lambda s: s.rent(1.0)):
+        search = waiting(max_usd=1.0)
+        assert search.next_step(by()) is None
+        spend(search)
+        stop = search.next_step(yes)
+        assert isinstance(stop, Stop)
+        assert "of the budget of $1.00 are spent" in stop.reason
+
+
+def test_a_budget_of_nothing_asks_only_what_costs_nothing() -> None:
+    """Templates, settings and people go on with 0 dollars; models do not, whether their price is known or not."""
+    for holds, said in (({"m": 0.3}, ", and one more model call may cost $0.30."),
+                        ({"m": 0.0}, ", and nobody knows what one more model call may cost.")):  # fmt: skip
+        config = msgspec.structs.replace(ASKED, proposers=("m", "templates", "inbox"), max_usd=0.0, holds_usd=holds)
+        search = Search(config, [simulate.target("t")])
+        asked = [search.next_step(yes), search.next_step(yes)]
+        assert [step.proposer for step in asked if isinstance(step, Step)] == ["templates", "inbox"]
+        alone = Search(msgspec.structs.replace(config, proposers=("m",)), [simulate.target("t")])
+        assert alone.next_step(yes) == Stop(reason=f"$0.00 of the budget of $0.00 are spent{said}")
+        rented = Search(config, [simulate.target("t")])
+        rented.rent(0.01)
+        assert isinstance(rented.next_step(yes), Stop), "whatever goes on costs rent"
+
+
+def test_a_model_that_costs_nothing_needs_no_budget() -> None:
+    """Who takes nothing is not in the table of prices."""
+    config = msgspec.structs.replace(ASKED, proposers=("local",), max_usd=0.0)
+    search = Search(config, [simulate.target("t")])
+    assert isinstance(search.next_step(yes), Step)
+    search.expect("local", 0.0)
+    assert isinstance(search.next_step(yes), Step)
+
+
+def test_the_usual_price_counts_what_came_to_nothing() -> None:
+    """Ten calls of 10 cents with five kernels are 10 cents an attempt; calls of a provider's fault make it dearer."""
+    search = Search(msgspec.structs.replace(ASKED, proposers=("m",)), [simulate.target("t"), simulate.target("u")])
+    drops = []
+
+    def price() -> float:
+        return search._experience.usual_price(("m",))
+
+    nodes = []
+    for number in range(10):
+        step = search.next_step(yes)
+        assert isinstance(step, Step)
+        assert price() == (pytest.approx(0.1) if number else 0.0), "what is on its way is not divided by"
+        if number % 2:
+            drops.append(search.drop(step, "no code", cost_usd=0.1))
+        else:
+            nodes.append(msgspec.structs.replace(node_for(step, number, 0.1), evaluation=wrong()))
+            search.begin(step, nodes[-1])
+            search.finish(number, wrong())
+    step = search.next_step(yes)
+    assert isinstance(step, Step)
+    drops.append(search.drop(step, "it broke off", infra=True, cost_usd=0.5))
+    assert price() == pytest.approx(1.5 / 10)
+    assert search.drop(step, "busy", infra=True) is None
+    lost = search.next_step(yes)
+    assert isinstance(lost, Step)
+    nodes.append(node_for(lost, 99, 0.2))
+    search.begin(lost, nodes[-1])
+    search.finish(99, Evaluation(verdict=Verdict.INFRA))
+    assert price() == pytest.approx(1.7 / 10), "a failure of ours is no attempt, and its call was paid for"
+    nodes[-1] = msgspec.structs.replace(nodes[-1], evaluation=Evaluation(verdict=Verdict.INFRA))
+    again = Search(search.config, [simulate.target("t"), simulate.target("u")])
+    again.restore(nodes, [drop for drop in drops if drop is not None])
+    assert again.state() == search.state()
+    assert again._experience.usual_price(("m",)) == price()
+    assert sum(tree.tries for tree in search._trees.values()) == 10

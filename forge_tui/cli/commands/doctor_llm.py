@@ -104,8 +104,9 @@ def _fields(one: Checkup) -> dict[str, Any]:
 
 def as_text(found: Sequence[Checkup], width: int) -> str:
     """A table of at most 80 columns, a sentence for every fault, and what all of it cost."""
-    columns = [Column("model", 40, least=12), Column("first", right=True), Column("total", right=True),
-               Column("cost", right=True), Column("stream"), Column("tools"), Column("cache")]  # fmt: skip
+    columns = [Column("model", 40, least=26), Column("first", right=True, drop=1),
+               Column("total", right=True, drop=2), Column("cost", right=True), Column("stream"), Column("tools"),
+               Column("cache")]  # fmt: skip
     rows: list[tuple[str, ...]] = [
         (one.model, _seconds(one.first_s), _seconds(one.total_s) if one.answers == "yes" else "failed", _cost(one),
          _mark(one.stream), _mark(one.tools), _mark(one.caching)) for one in found
