@@ -71,6 +71,13 @@ def _typed(context: typer.Context) -> frozenset[str]:
     return frozenset("model" if name == "models" else name for name in named - {"model"})
 
 
+class SourceSent(StrEnum):
+    """How much of the model's Python source is shown to LLMs."""
+
+    CALLABLE = "callable"
+    MODULE = "module"
+
+
 class ProfileSort(StrEnum):
     """What a profile's callables are ordered by."""
 
@@ -196,6 +203,8 @@ def run(
     api_base: Annotated[str | None, typer.Option(metavar="URL", help="Endpoint of the LLMs")] = None,
     tools: Annotated[int, typer.Option(
         min=0, metavar="N", help="Let models compile, check and time kernels up to N times before they answer")] = 0,
+    send_source: Annotated[SourceSent, typer.Option(
+        help="What LLMs read of the Python source: the callable to replace, or its file too")] = SourceSent.CALLABLE,
     compile_baseline: Annotated[bool, typer.Option(help="Measure torch.compile beside eager")] = True,
     pace: Annotated[float, typer.Option(
         min=0, callback=_number, help="On sim:FILE, seconds that a recorded second takes; 0 does not wait")] = 0.0,
@@ -223,7 +232,7 @@ def run(
             threads=threads, request=request, capture_gb=capture_gb, api_base=api_base,
             compile_baseline=compile_baseline, pace=pace, headless=headless, as_json=as_json,
             detach=detach, prices=price or [], allow_remote=allow_remote, local_only=local_only,
-            tools=tools, given=given,
+            tools=tools, send_source=send_source.value, given=given,
         )  # fmt: skip
 
     return call

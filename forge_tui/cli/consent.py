@@ -28,8 +28,8 @@ _HERE = ("templates", "inbox", "sim", "person")
 _REPLAY = "replay:"
 #: most seconds to ask which machine a name is
 _LOOK_UP_S = 10.0
-_SENT = ("the Python source of each callable that is searched, its shapes, dtypes and statistics of its inputs, this "
-         "device's name and rates, and the kernels with their errors")  # fmt: skip
+_SENT = ("the Python source of each callable that is searched (with --send-source module, of its file), its shapes, "
+         "dtypes and statistics of its inputs, this device's name and rates, the kernels and their errors")  # fmt: skip
 
 
 def host_of(model: str, api_base: str | None, environment: Mapping[str, str] = os.environ) -> str:

@@ -14,13 +14,13 @@ import typing
 import urllib.parse
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from forge_tui.core.errors import ConfigError
 from forge_tui.core.paths import Workspace
-from forge_tui.core.records import ModelOptions, Record
+from forge_tui.core.records import ModelOptions, Record, SendSource
 from forge_tui.proposers import keys
 
 DEFAULT, FLAG = "default", "command line"
@@ -45,6 +45,7 @@ class RunSettings(Record, frozen=True, kw_only=True):
     transfer: bool = True
     threads: Annotated[int, _AtLeast0] = 0
     tools: Annotated[int, _AtLeast0] = 0
+    send_source: SendSource = "callable"
     allow_remote: bool = False
     local_only: bool = False
     theme: str | None = None
@@ -205,6 +206,8 @@ def _wanted(hint: Any) -> str:
     """A type in words."""
     if typing.get_origin(hint) in (types.UnionType, typing.Union):
         return _wanted(next(part for part in typing.get_args(hint) if part is not type(None)))
+    if typing.get_origin(hint) is Literal:
+        return " or ".join(typing.get_args(hint))
     meta = None
     if typing.get_origin(hint) is Annotated:
         hint, meta = typing.get_args(hint)

@@ -327,6 +327,8 @@ class Target(Record, frozen=True, kw_only=True):
     flops: int
     source: str = ""
     """Python source of the original callable."""
+    module_source: str = ""
+    """Python source of the file that it stands in; empty for PyTorch's own."""
     graph: Graph | None = None
     graph_reason: str = ""
     """Why there is no graph."""
@@ -606,6 +608,9 @@ class ModelOptions(Record, frozen=True, kw_only=True):
     temperature: float | None = None
 
 
+SendSource = Literal["callable", "module"]
+
+
 class RunOptions(Record, frozen=True, kw_only=True):
     """What a session was asked to do; stored with it, so that a resume does the same."""
 
@@ -632,6 +637,8 @@ class RunOptions(Record, frozen=True, kw_only=True):
     """Search only these; empty is all."""
     start: tuple[StartKernel, ...] = ()
     api_base: str | None = None
+    send_source: SendSource = "callable"
+    """How much of the model's Python source models get to read."""
     tools: int = 0
     """How often a model may try kernels by tools before it answers."""
     model_options: dict[str, ModelOptions] = msgspec.field(default_factory=dict)

@@ -10,7 +10,7 @@ from forge_tui.core.errors import UsageError
 from forge_tui.core.files import UnreadableError, read_bytes
 from forge_tui.core.paths import Workspace
 from forge_tui.core.records import Edge, Language, LlmCall, Node, Record
-from forge_tui.proposers import longer
+from forge_tui.proposers import longer, tools
 from forge_tui.proposers.parse import TRUNCATED, parse_reply
 from forge_tui.proposers.replay import PREFIX, Recorded, from_lines
 from forge_tui.store.codec import LedgerEntry
@@ -82,7 +82,8 @@ def of_session(reader: Reader, session: str) -> list[Recorded]:
     cut: dict[tuple[str, ...], list[_Part]] = {}
     for entry in reader.llm_calls(session):
         call = entry.call
-        if not call.reply:
+        if not call.reply or tools.read(call.reply)[1]:
+            # what was tried before an answer is no answer
             continue
         node = nodes.get(entry.node_id) if entry.node_id is not None else None
         # ledgers of earlier layouts do not know the step
@@ -96,8 +97,15 @@ def of_session(reader: Reader, session: str) -> list[Recorded]:
         else:
             found.append((entry, text))
     found += [(part.entry, part.text) for parts in cut.values() for part in parts]
-    found.sort(key=lambda one: one[0].id)
+    found = _in_order(found)
     return [_recorded(entry, text, language, nodes, targets) for entry, text in found]
+
+
+def _in_order(found: list[tuple[LedgerEntry, str]]) -> list[tuple[LedgerEntry, str]]:
+    """As they were asked for; kernels among them as they came, where several were on their way at once."""
+    found = sorted(found, key=lambda one: one[0].id)
+    kernels = iter(sorted((one for one in found if one[0].node_id is not None), key=lambda one: one[0].node_id or 0))
+    return [one if one[0].node_id is None else next(kernels) for one in found]
 
 
 def _is_cut(call: LlmCall, text: str, language: Language) -> bool:

@@ -70,6 +70,10 @@ def item_slot(holder: dict[str, Any], name: str) -> Slot:
     return (lambda: holder[name]), (lambda value: holder.__setitem__(name, value))
 
 
+#: packages whose source is no news to a model, nor anybody's secret
+_KNOWN = ("torch", "builtins")
+
+
 def source_of(value: Any, longest: int = 8192) -> str:
     """Python source of a callable (the class, for a module), or nothing where there is none."""
     subject = type(value) if isinstance(value, nn.Module) else value
@@ -84,6 +88,15 @@ def source_of(value: Any, longest: int = 8192) -> str:
             # CPython 3.11 loses count of its recursion now and then when it parses a file amid a collection (gh-106905)
             gc.collect()
     return text if len(text) <= longest else f"{text[:longest]}\n# ... cut\n"
+
+
+def module_source_of(value: Any, longest: int = 32_768) -> str:
+    """Python source of the file that a callable stands in; nothing for PyTorch's own, which everybody knows."""
+    subject = type(value) if isinstance(value, nn.Module) else value
+    module = inspect.getmodule(subject)
+    if module is None or module.__name__.partition(".")[0] in _KNOWN:
+        return ""
+    return source_of(module, longest)
 
 
 def _filled(cell: Any) -> bool:

@@ -16,7 +16,7 @@ from forge_tui.core.errors import ForgeError
 from forge_tui.core.records import Ceilings, Signature, Target
 from forge_tui.models import capture
 from forge_tui.models.attributes import variant
-from forge_tui.models.callables import source_of
+from forge_tui.models.callables import module_source_of, source_of
 from forge_tui.models.load import LoadedModel
 from forge_tui.models.resolve import caller
 from forge_tui.profiler import stats
@@ -151,6 +151,7 @@ def _target(item: Measured, name: str) -> Target:
         time_us=item.time_us, share=item.share, floor_us=item.floor.floor_us, bound=item.floor.bound,
         headroom_ms=item.headroom_ms, bytes_moved=item.floor.bytes_moved, flops=item.floor.flops,
         source=source_of(group.site.module if group.site.module is not None else group.site.fn),
+        module_source=module_source_of(group.site.module if group.site.module is not None else group.site.fn),
         host_us=item.host_us, launches=item.launches, phases=tuple(filter(None, group.phases)),
         variant=variant(group.site.module),
     )  # fmt: skip

@@ -25,8 +25,12 @@ _HINT = "Mend it, or remove it: the program's own then takes its place."
 class PromptBook:
     """The templates in force."""
 
-    def __init__(self, folders: tuple[Path, ...] = ()) -> None:
-        """`folders` go before the program's own, the first one first."""
+    def __init__(self, folders: tuple[Path, ...] = (), *, whole_module: bool = False) -> None:
+        """`folders` go before the program's own, the first one first.
+
+        `whole_module` shows the file that a callable stands in beside its own source.
+        """
+        self.whole_module = whole_module
         self._folders = tuple(folder for folder in folders if folder.is_dir())
         # the output is a prompt, not HTML
         self._environment = ImmutableSandboxedEnvironment(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import importlib
 import logging
 import os
@@ -20,7 +21,17 @@ from forge_tui.core import secrets
 from forge_tui.core.errors import ConfigError
 from forge_tui.core.ports import Books, Task
 from forge_tui.core.records import LlmCall, Record
-from forge_tui.proposers import capabilities, counting, keys, pricing, streaming, tools
+from forge_tui.proposers import (
+    capabilities,
+    counting,
+    keys,
+    pricing,
+    providers,
+    redirects,
+    streaming,
+    table,
+    tools,
+)
 from forge_tui.proposers.faults import Fault, fault_of
 from forge_tui.proposers.strategies import draw
 from forge_tui.proposers.streaming import Answer, Patience
@@ -29,6 +40,8 @@ from forge_tui.proposers.streaming import Answer, Patience
 SETTINGS = {"LITELLM_OFFLINE_MODE": "true", "LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_MODE": "PRODUCTION"}
 MAX_TRIES = 5
 BACKOFF_S, BACKOFF_MAX_S = 1.0, 60.0
+#: for a keyring to answer
+KEYS_S = 60.0
 
 _loaded: Any = None
 
@@ -46,6 +59,7 @@ def load_litellm() -> Any:
         litellm.telemetry = False
         litellm.drop_params = True
         litellm.turn_off_message_logging = True
+        redirects.forbid()
         _loaded = litellm
     return _loaded
 
@@ -127,14 +141,14 @@ class Caller:
 
     async def most_usd(self) -> float:
         """The most that one call may cost, by its price; 0 where that is not known."""
-        info = pricing.model_info(await self.load(), self.model)
+        info = table.row(self.model)
         price = pricing.price_of(info, self._given)
         output = pricing.max_tokens(info, self.model, self._most_output)
         return price.most(pricing.MOST_PROMPT_TOKENS, output) if price else 0.0
 
     async def about_usd(self, prompt_tokens: int) -> float | None:
         """What a usual reply to a prompt of so many tokens costs; None where the price is not known."""
-        info = pricing.model_info(await self.load(), self.model)
+        info = table.row(self.model)
         price = pricing.price_of(info, self._given)
         if price is None:
             return None
@@ -145,7 +159,7 @@ class Caller:
 
     async def priced(self) -> bool:
         """Whether the price is known."""
-        return pricing.price_of(pricing.model_info(await self.load(), self.model), self._given) is not None
+        return pricing.price_of(table.row(self.model), self._given) is not None
 
     async def close(self) -> None:
         """Let go of connections."""
@@ -165,9 +179,9 @@ class Caller:
         Raises:
             UnaskedError: there is no key.
         """
-        litellm = await self.load()
+        await self.load()
         key = await self._key_arguments()
-        info = pricing.model_info(litellm, self.model)
+        info = table.row(self.model)
         tokens = pricing.max_tokens(info, self.model, self._most_output)
         arguments: dict[str, Any] = {
             "model": self.model, "messages": _without_keys(messages), "max_tokens": tokens, "max_retries": 0,
@@ -195,7 +209,7 @@ class Caller:
 
     async def room(self) -> int | None:
         """The most output tokens of the model at all; None where that is not known."""
-        most = pricing.model_info(await self.load(), self.model).get("max_output_tokens")
+        most = table.row(self.model).get("max_output_tokens")
         return most if isinstance(most, int) and most > 0 else None
 
     async def _most(self, price: pricing.Price | None, arguments: dict[str, Any]) -> float | None:
@@ -215,12 +229,11 @@ class Caller:
     async def _key_arguments(self) -> dict[str, str]:
         if self._keys is not None:
             return self._keys
-        litellm = await self.load()
-        missing: list[str] = []
-        with contextlib.suppress(Exception):
-            missing = list(litellm.validate_environment(self.model).get("missing_keys") or [])
         try:
-            found, nowhere = await asyncio.to_thread(keys.arguments, missing)
+            look = await self._where_keys_are()
+            # keys that are not used must be known, too: they are neither sent nor kept
+            await asyncio.to_thread(keys.learn)
+            found, nowhere = await providers.in_time(look, KEYS_S)
         except ConfigError as error:
             raise UnaskedError(Fault(text=str(error), retry=False, fatal=True)) from None
         if nowhere and self._api_base:
@@ -231,6 +244,16 @@ class Caller:
             raise UnaskedError(Fault(text=text, retry=False, fatal=True))
         self._keys = found
         return found
+
+    async def _where_keys_are(self) -> Callable[[], tuple[dict[str, str], Sequence[str]]]:
+        provider = table.provider_of(self.model)
+        if provider in providers.KEYS:
+            return functools.partial(providers.arguments, provider)
+        litellm = await self.load()
+        missing: list[str] = []
+        with contextlib.suppress(Exception):
+            missing = list(litellm.validate_environment(self.model).get("missing_keys") or [])
+        return functools.partial(keys.arguments, missing)
 
     # ---- calls
 

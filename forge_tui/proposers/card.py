@@ -13,18 +13,23 @@ from forge_tui.proposers.words import microseconds
 
 #: tokens
 CAP_PYTHON, CAP_HEADER, CAP_TENSORS = 1300, 1100, 700
+#: of the file around the callable, where a person lets it be sent
+CAP_MODULE = 2500
 
 #: where the header's support functions begin, which the contract describes
 _SUPPORT = "// ---- forge::"
 _SIDES = {"eager": "the original", "compile": "the original under torch.compile"}
 
 
-def values(target: Target, device: Device, nodes: tuple[Node, ...] = ()) -> dict[str, Any]:
+def values(
+    target: Target, device: Device, nodes: tuple[Node, ...] = (), *, whole_module: bool = False
+) -> dict[str, Any]:
     """What the target card's template uses, as `target`."""
     sides = _sides(nodes)
     baseline = min((side.us for side in sides), default=_baseline(nodes))
     return {"target": {
         "name": target.name, "qualname": target.qualname, "source": cap(target.source.strip(), CAP_PYTHON),
+        "module": cap(target.module_source.strip(), CAP_MODULE) if whole_module else "",
         "sizes": [dims.words(target, sibling) for sibling in target.siblings],
         "tensors": cap("\n".join(_tensors(target)), CAP_TENSORS), "header": _header(target, device),
         "profile_us": microseconds(target.time_us), "calls": target.calls, "share": f"{target.share:.1%}",

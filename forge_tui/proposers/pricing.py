@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from forge_tui.core.records import Record
-from forge_tui.proposers import capabilities
+from forge_tui.proposers import capabilities, table
 
 #: output tokens asked for where nothing better is known
 DEFAULT_MAX_TOKENS = 8192
@@ -84,15 +84,6 @@ def _million(per_token: float) -> str:
     return f"{per_token * 1e6:.6g}"
 
 
-def model_info(litellm: Any, model: str) -> dict[str, Any]:
-    """The table's row of a model; empty where there is none."""
-    # any exception class may come from here: the table is looked up through provider code
-    with contextlib.suppress(Exception):
-        info = litellm.get_model_info(model)
-        return dict(info) if info else {}
-    return {}
-
-
 def price_of(info: dict[str, Any], given: Sequence[float] | None = None) -> Price | None:
     """A model's price: what a person gave, else LiteLLM's row; None where neither says."""
     if given is not None:
@@ -145,7 +136,7 @@ def prompt_bound(litellm: Any, model: str, messages: Sequence[dict[str, Any]]) -
     if model.partition("/")[0] == "openai" or model.startswith(("gpt-", "o1", "o3", "o4")):
         # LiteLLM has the encodings with it; a name that it does not know has another one
         with contextlib.suppress(Exception):
-            if litellm.get_model_info(model).get("litellm_provider") == "openai":
+            if table.row(model).get("litellm_provider") == "openai":
                 counted = int(litellm.token_counter(model=model, text=text))
                 return min(most, math.ceil(counted * _SLACK) + _AROUND)
     return most

@@ -81,15 +81,19 @@ def render(task: Task, templates: book.PromptBook | None = None) -> Prompt:
     sections = [_section(templates, name, values) for name in ("lineage", "siblings", "kernels")]
     sections.append(_section(templates, f"task_{task.edge}", values, "task"))
     return Prompt(
-        system=_section(templates, "system", values), card=_section(templates, "card", values),
+        system=_section(templates, "system", values),
+        card=_section(templates, "card", values, room=card.CAP_MODULE if templates.whole_module else 0),
         request="\n".join(text for text in sections if text),
     )  # fmt: skip
 
 
-def _section(templates: book.PromptBook, name: str, values: Mapping[str, Any], kind: str = "") -> str:
+def _section(
+    templates: book.PromptBook, name: str, values: Mapping[str, Any], kind: str = "", room: int = 0
+) -> str:
+    """One section of at most its tokens, and `room` more."""
     # whoever reads the prompt, a model, a person or a file: a key in the model's source is not for them
     text = secrets.without_values(templates.render(name, values)).strip("\n")
-    return cap(text, CAPS[kind or name]) + "\n" if text else ""
+    return cap(text, CAPS[kind or name] + room) + "\n" if text else ""
 
 
 def facts(task: Task, templates: book.PromptBook) -> dict[str, Any]:
@@ -99,7 +103,8 @@ def facts(task: Task, templates: book.PromptBook) -> dict[str, Any]:
         "language": language, "fence": "cuda" if language == "cuda" else "cpp", "edge": str(task.edge),
         "examples": [templates.raw(name) for name in EXAMPLES[language]],
         "moves": [{"name": s.name, "text": s.text} for s in strategies.CATALOGUE if language in s.languages],
-        **device_facts.values(device), **card.values(task.target, device, task.nodes), **_history(task),
+        **device_facts.values(device), **_history(task),
+        **card.values(task.target, device, task.nodes, whole_module=templates.whole_module),
         "kernels": _kernels(task), **_asked(task),
     }  # fmt: skip
 

@@ -65,8 +65,7 @@ KEYS: dict[str, tuple[tuple[str, ...], ...]] = {
         "openrouter", "replicate", "tencent", "vercel_ai_gateway", "volcengine", "wandb", "xai")},
 }  # fmt: skip
 #: of these LiteLLM reads the environment alone
-_ENVIRONMENT = ("ANTHROPIC_AUTH_TOKEN", "AWS_PROFILE", "AWS_ROLE_ARN", "AWS_WEB_IDENTITY_TOKEN_FILE",
-                "VERTEXAI_PROJECT", "VERTEXAI_LOCATION")  # fmt: skip
+_ENVIRONMENT = ("ANTHROPIC_AUTH_TOKEN", "AWS_PROFILE", "AWS_ROLE_ARN", "AWS_WEB_IDENTITY_TOKEN_FILE")
 
 
 def address(provider: str, given: str | None = None, environment: Mapping[str, str] | None = None) -> str:

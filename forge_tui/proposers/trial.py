@@ -37,7 +37,8 @@ def checked_book(options: RunOptions) -> book.PromptBook:
     Raises:
         ConfigError: one of them does not work.
     """
-    templates = book.PromptBook(book.folders(Path(options.workspace) if options.workspace else None))
+    templates = book.PromptBook(book.folders(Path(options.workspace) if options.workspace else None),
+                                whole_module=options.send_source == "module")  # fmt: skip
     if templates.overridden():
         check(templates, "cuda" if options.device.startswith("cuda") else "cpp")
     return templates

@@ -14,6 +14,7 @@ from test_engine_sessions import Session
 
 from forge_tui.core.events import Kind
 from forge_tui.core.records import ToolUse
+from forge_tui.engine import replays
 from forge_tui.proposers import llm
 
 pytestmark = pytest.mark.filterwarnings("ignore:Accessing the")
@@ -116,3 +117,15 @@ async def test_tools_of_a_server_that_has_none(session: Any) -> None:
     with contextlib.closing(session.reader) as reader:
         assert len(reader.nodes(session.id)) == 3
     assert uses(session) == []
+
+
+async def test_a_replay_gives_answers_and_not_what_was_tried(session: Any) -> None:
+    """A reply that only asked for a tool is no attempt of a recording."""
+    async with serving() as server:
+        server.script = tries("check_kernel")
+        await session.run(ToolRooms(server), options=asked(max_evaluations=12))
+    with contextlib.closing(session.reader) as reader:
+        found = replays.of_session(reader, session.id)
+        sources = [node.source for node in reader.nodes(session.id)]
+    assert [entry.source for entry in found] == sources
+    assert all("tools asked for" not in entry.reply for entry in found)

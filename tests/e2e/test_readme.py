@@ -76,7 +76,7 @@ def test_command(folder, command):
         sessions = json.loads(forge(folder, "sessions", "--json").stdout)
         arguments = [sessions["sessions"][0]["id"] if a == "SESSION" else a for a in arguments]
     if arguments[0] == "resume":
-        arguments += ["--headless", "--evaluations", "1"]
+        arguments += ["--headless", "--evaluations", "3", "--minutes", "1"]
     done = forge(folder, *arguments)
     allowed = {"run": (0, 5), "resume": (0, 5), "check": (0, 6)}.get(arguments[0], (0,))
     assert done.returncode in allowed, done.stderr + done.stdout

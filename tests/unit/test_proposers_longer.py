@@ -36,9 +36,6 @@ class FakeLiteLlm:
         choice = SimpleNamespace(message=SimpleNamespace(content=text), finish_reason=finish)
         return SimpleNamespace(choices=[choice], usage=SimpleNamespace(prompt_tokens=10, completion_tokens=5))
 
-    def get_model_info(self, model: str) -> dict[str, Any]:
-        return {"max_output_tokens": self.most}
-
     def validate_environment(self, model: str) -> dict[str, Any]:
         return {"missing_keys": []}
 
@@ -67,6 +64,8 @@ class Books:
 def made(fake: FakeLiteLlm, monkeypatch: pytest.MonkeyPatch) -> tuple[llm.LlmProposer, Books]:
     """A proposer that asks the fake, and its books."""
     monkeypatch.setattr(calling, "_loaded", fake)
+    monkeypatch.setattr(calling.table, "row", lambda model: {"max_output_tokens": fake.most})
+    monkeypatch.setenv("OPENAI_API_KEY", "none-at-all")
     proposer, books = llm.LlmProposer("openai/some-model", price=(1.0, 1.0)), Books()
     proposer.keep_books(books)
     proposer.caller.stream = False

@@ -19,7 +19,7 @@ from forge_tui.cli.progress import ProgressLines
 from forge_tui.core.errors import ExitCode, ForgeError, UsageError
 from forge_tui.core.landscapes import PREFIX
 from forge_tui.core.paths import Workspace, workspace_for
-from forge_tui.core.records import Language, ModelSpec, RunOptions, StartKernel
+from forge_tui.core.records import Language, ModelSpec, RunOptions, SendSource, StartKernel
 from forge_tui.core.reports import RunReport
 from forge_tui.engine.client import EngineProcess, start_engine
 from forge_tui.models.download import fetch
@@ -38,7 +38,8 @@ def run(
     target_names: list[str], start: list[Path], seed: int, threads: int, request: ModelRequest, capture_gb: float,
     api_base: str | None, compile_baseline: bool, pace: float,
     headless: bool, as_json: bool, detach: bool, prices: Sequence[str] = (), allow_remote: bool = False,
-    local_only: bool = False, tools: int = 0, given: frozenset[str] | None = None,
+    local_only: bool = False, tools: int = 0,
+    send_source: SendSource = "callable", given: frozenset[str] | None = None,
 ) -> int:  # fmt: skip
     """Take a model from slow to faster; returns the exit code.
 
@@ -59,6 +60,7 @@ def run(
         "model": models, "api_base": api_base, "price": list(prices), "templates": templates, "usd": usd,
         "minutes": minutes, "evaluations": evaluations, "targets": targets, "gpu_rate": gpu_rate, "worth": worth,
         "transfer": transfer, "threads": threads, "tools": tools, "allow_remote": allow_remote,
+        "send_source": send_source,
         "local_only": local_only,
     }  # fmt: skip
     # recorded landscapes have writers of their own
@@ -79,7 +81,7 @@ def run(
         proposers=(("templates",) if say.templates else ()) + tuple(models), max_evaluations=say.evaluations,
         max_minutes=say.minutes, max_usd=say.usd, gpu_usd_per_hour=say.gpu_rate, usd_per_percent=say.worth,
         transfer=say.transfer, max_targets=say.targets, seed=seed, threads=say.threads, tools=say.tools,
-        model_options=own,
+        send_source=say.send_source, model_options=own,
         target_names=tuple(target_names), start=tuple(read_start(p, resolved) for p in start), api_base=api_base,
         compile_baseline=compile_baseline, capture_bytes=gibibytes(capture_gb), pace=pace,
         prices=chosen.prices(models) | parse_prices(wanted, models),
