@@ -22,6 +22,7 @@ import os
 import random
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -360,17 +361,24 @@ class Tally:
 
 
 def in_process(one: Case, points: int, rng: random.Random, folder: Path, tally: Tally) -> dict[str, Any]:
-    """Kill one session at so many of its commits; returns the uninterrupted outcome."""
-    total = 0
+    """Kill one session at so many of its commits; returns the uninterrupted outcome.
+
+    Where there are books, a third of them are commits with a call on its way.
+    """
+    total, paying = 0, set[int]()
 
     def count(n: int) -> None:
         nonlocal total
         total = n
+        if one.booked and calling(folder / "whole"):
+            paying.add(n)
 
     engine(folder / "whole", one, after=count)
     wanted = outcome(folder / "whole")
     tally.nodes.append(len(wanted["nodes"]))
-    chosen = set(rng.sample(range(1, total + 1), min(points, total)))
+    chosen = set(rng.sample(sorted(paying), min(points // 3, len(paying))))
+    rest = [n for n in range(1, total + 1) if n not in chosen]
+    chosen |= set(rng.sample(rest, min(points - len(chosen), len(rest))))
 
     def keep(n: int) -> None:
         if n in chosen:
@@ -386,7 +394,7 @@ def in_process(one: Case, points: int, rng: random.Random, folder: Path, tally: 
             continue
         tally.copies += 1
         tally.states[doing(place)] += 1
-        tally.paying += any(row[3]["state"] == "open" for row in outcome(place)["calls"])
+        tally.paying += calling(place)
         kills = [n]
         while rng.random() < AGAIN:
             place, more = _killed_again(place, session, one, rng)
@@ -416,6 +424,12 @@ def _killed_again(place: Path, session: str, one: Case, rng: random.Random) -> t
         # it ended before
         copy(place, left)
     return left, at
+
+
+def calling(folder: Path) -> bool:
+    """Whether a call is on its way."""
+    with contextlib.closing(sqlite3.connect(Workspace(folder).database)) as raw:
+        return raw.execute("SELECT 1 FROM llm_calls WHERE state = 'open' LIMIT 1").fetchone() is not None
 
 
 def doing(folder: Path) -> str:
