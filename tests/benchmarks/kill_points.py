@@ -6,6 +6,10 @@ after a commit, which is all that a kill leaves whenever it comes; and by SIGKIL
 session is resumed, and everything in its store but clock times is compared with the uninterrupted one's: nodes with
 ids, parents, edges, sources, settings, verdicts, samples and confirmations, attempts without a source, every model call
 with its dollars, the reason of the stop, the deployment.
+
+Some sessions keep books as a paid model does: a call is written down before it is made, some break off and are made
+again, some are turned down. A kill may come while one is on its way; then its dollars are spent, so where the budget
+does not end the session all else is equal, and where it does the dollars stay within it.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ import os
 import random
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -33,7 +38,7 @@ import msgspec
 from forge_tui.core import landscapes
 from forge_tui.core.events import Kind
 from forge_tui.core.paths import Workspace
-from forge_tui.core.ports import Confirmer, Proposer, Task
+from forge_tui.core.ports import Books, Confirmer, Proposer, Task
 from forge_tui.core.records import (
     Built,
     Confirmation,
@@ -68,6 +73,12 @@ class Case:
     options: RunOptions
     careless: bool = False
     """Whether some replies hold no kernel, and some winners are not confirmed."""
+    booked: bool = False
+    """Whether the player's calls are in the books before they are made."""
+
+    def rooms(self, options: RunOptions) -> SimRooms:
+        """The rooms of an engine."""
+        return (BookedRooms if self.booked else CarelessRooms if self.careless else SimRooms)(options)
 
 
 class CarelessRooms(SimRooms):
@@ -98,6 +109,65 @@ class _Careless:
         return msgspec.structs.replace(made, source=None, failure="The reply holds no kernel.")
 
     async def close(self) -> None:
+        await self._inner.close()
+
+
+class BookedRooms(CarelessRooms):
+    """Careless, and every call of the player is written down before it is made."""
+
+    def proposer(self, name: str) -> Proposer:
+        """See `SimRooms`."""
+        made = super().proposer(name)
+        return made if name == "templates" else BookedPlayer(made)
+
+
+class BookedPlayer:
+    """Some calls break off at the price that was set aside, and are made again; some requests are turned down."""
+
+    def __init__(self, inner: Proposer) -> None:
+        self._inner = inner
+        self.name = inner.name
+        self._books: Books | None = None
+
+    def keep_books(self, books: Books) -> None:
+        """See `core.ports.Booked`."""
+        self._books = books
+
+    def can(self, task: Task) -> bool:
+        """What the player can."""
+        return self._inner.can(task)
+
+    async def propose(self, task: Task) -> Proposal:
+        """A function of the task, in one call or more."""
+        assert self._books is not None
+        made = await self._inner.propose(task)
+        assert made.call is not None
+        rng = random.Random(f"booked {task.target.id} {task.seed}")
+        reserved_usd = (made.call.cost_usd or 0.0) * rng.uniform(1.0, 1.6)
+        for attempt in (1, 2, 3):
+            asked = msgspec.structs.replace(made.call, reserved_usd=reserved_usd, attempt=attempt)
+            number = self._books.open(task, asked)
+            if number is None:
+                return Proposal(source=None, infra=True, this_request=True, failure="The budget does not allow it.")
+            # another step may be decided, or the engine killed
+            await asyncio.sleep(0)
+            luck = rng.random()
+            if luck < 0.15 and attempt < 3:
+                self._books.settle(number, asked.unanswered("broken", "It broke off."))
+                continue
+            if luck < 0.22:
+                filtered = asked.unanswered("broken", "The reply was filtered.")
+                return Proposal(source=None, infra=True, this_request=True, failure="Filtered.", call=filtered,
+                                booked=number)  # fmt: skip
+            return msgspec.structs.replace(made, call=asked, booked=number)
+        raise AssertionError("the last attempt returns")
+
+    async def most_usd(self) -> float:
+        """See `core.ports.Priced`."""
+        return 0.9
+
+    async def close(self) -> None:
+        """Nothing is held open."""
         await self._inner.close()
 
 
@@ -147,7 +217,8 @@ def cases(folder: Path, count: int, seed: int = 0) -> list[Case]:
             changes |= {"max_evaluations": 200, "usd_per_percent": 0.1}
         if i % 5 == 4:
             changes["proposers"] = ("sim",)
-        found.append(Case(case(files[i % len(files)], 1000 * seed + i, **changes), careless=i % 2 == 1))
+        found.append(Case(case(files[i % len(files)], 1000 * seed + i, **changes), careless=i % 2 == 1,
+                          booked=i % 3 == 1))  # fmt: skip
     return found
 
 
@@ -179,21 +250,20 @@ def committed(store: Store, after: Callable[[int], None]) -> Iterator[None]:
         store._connection.transaction = inner  # type: ignore[method-assign]
 
 
-def engine(folder: Path, session: Case | str, *, careless: bool = False,
+def engine(folder: Path, one: Case, session: str = "", *,
            after: Callable[[int], None] = lambda _: None) -> str:  # fmt: skip
     """Run a new session, or resume one, to its end or until `after` kills it; returns its id."""
     workspace = Workspace(folder)
     workspace.prepare()
     store, reader = Store.open(workspace), Reader.open(workspace)
     try:
-        info = reader.session(session) if isinstance(session, str) else store.create_session(session.options)
+        info = reader.session(session) if session else store.create_session(one.options)
         if info.state == "done":
             # there is nothing to go on with, and a resume is refused
             return info.id
         store.acquire(info.id, NOBODY)
-        rooms = (CarelessRooms if careless else SimRooms)(info.options)
         with committed(store, after):
-            asyncio.run(Engine(store, reader, info, rooms).run())
+            asyncio.run(Engine(store, reader, info, one.rooms(info.options)).run())
         return info.id
     finally:
         reader.close()
@@ -234,6 +304,42 @@ def differences(found: dict[str, Any], wanted: dict[str, Any]) -> list[str]:
     return said
 
 
+def forgiven(found: dict[str, Any], wanted: dict[str, Any]) -> dict[str, Any]:
+    """An outcome without the calls that only a kill makes: those on their way, and tries that are made once more."""
+    left, kept, more = list(wanted["calls"]), [], []
+    for row in found["calls"]:
+        if row in left:
+            left.remove(row)
+            kept.append(row)
+        elif _only_killed(row, found, wanted):
+            more.append(row)
+        else:
+            return found
+    spent = found["dollars"] - sum(row[3]["cost_usd"] for row in more)
+    same = abs(spent - wanted["dollars"]) < 1e-9
+    return found | {"calls": kept, "dollars": wanted["dollars"] if same else spent}
+
+
+def _only_killed(row: tuple[Any, ...], found: dict[str, Any], wanted: dict[str, Any]) -> bool:
+    """Whether a call was lost on its way, or broke off more than once as its step was begun again."""
+    if row[3]["state"] == "broken":
+        return found["calls"].count(row) > wanted["calls"].count(row) > 0
+    return bool(row[3]["state"] == "lost")
+
+
+def unequal(place: Path, one: Case, wanted: dict[str, Any]) -> list[str]:
+    """What a killed and resumed session has that it should not have."""
+    found = outcome(place)
+    most = one.options.max_usd
+    if one.booked and most is not None:
+        over = [f"dollars: {found['dollars']} of {most}"] if found["dollars"] > most + 1e-9 else []
+        over += [f"state: {found['state']}"] if found["state"] != "done" else []
+        if over or any(_only_killed(row, found, wanted) for row in found["calls"]):
+            # what was lost is spent, and so there was less for the rest
+            return over
+    return differences(forgiven(found, wanted) if one.booked else found, wanted)
+
+
 # ---- kill points
 
 
@@ -250,26 +356,35 @@ class Tally:
     states: Counter[str] = field(default_factory=Counter)
     """What a killed session was doing, and with how much in flight."""
     failures: list[str] = field(default_factory=list)
+    paying: int = 0
+    """Points at which a call was on its way."""
 
 
 def in_process(one: Case, points: int, rng: random.Random, folder: Path, tally: Tally) -> dict[str, Any]:
-    """Kill one session at so many of its commits; returns the uninterrupted outcome."""
-    total = 0
+    """Kill one session at so many of its commits; returns the uninterrupted outcome.
+
+    Where there are books, a third of them are commits with a call on its way.
+    """
+    total, paying = 0, set[int]()
 
     def count(n: int) -> None:
         nonlocal total
         total = n
+        if one.booked and calling(folder / "whole"):
+            paying.add(n)
 
-    engine(folder / "whole", one, careless=one.careless, after=count)
+    engine(folder / "whole", one, after=count)
     wanted = outcome(folder / "whole")
     tally.nodes.append(len(wanted["nodes"]))
-    chosen = set(rng.sample(range(1, total + 1), min(points, total)))
+    chosen = set(rng.sample(sorted(paying), min(points // 3, len(paying))))
+    rest = [n for n in range(1, total + 1) if n not in chosen]
+    chosen |= set(rng.sample(rest, min(points - len(chosen), len(rest))))
 
     def keep(n: int) -> None:
         if n in chosen:
             copy(folder / "again", folder / f"at-{n}")
 
-    session = engine(folder / "again", one, careless=one.careless, after=keep)
+    session = engine(folder / "again", one, after=keep)
     if said := differences(outcome(folder / "again"), wanted):
         tally.failures.append(f"{one.options.model.text} seed {one.options.seed} is not repeatable: {'; '.join(said)}")
     for n in sorted(chosen):
@@ -279,13 +394,14 @@ def in_process(one: Case, points: int, rng: random.Random, folder: Path, tally: 
             continue
         tally.copies += 1
         tally.states[doing(place)] += 1
+        tally.paying += calling(place)
         kills = [n]
         while rng.random() < AGAIN:
             place, more = _killed_again(place, session, one, rng)
             tally.again += 1
             kills.append(more)
-        engine(place, session, careless=one.careless)
-        if said := differences(outcome(place), wanted):
+        engine(place, one, session)
+        if said := unequal(place, one, wanted):
             where = "+".join(map(str, kills))
             tally.failures.append(
                 f"{one.options.model.text} seed {one.options.seed} at commit {where}: {'; '.join(said)}"
@@ -303,11 +419,17 @@ def _killed_again(place: Path, session: str, one: Case, rng: random.Random) -> t
             raise Killed
 
     with contextlib.suppress(Exception):
-        engine(place, session, careless=one.careless, after=kill)
+        engine(place, one, session, after=kill)
     if not left.exists():
         # it ended before
         copy(place, left)
     return left, at
+
+
+def calling(folder: Path) -> bool:
+    """Whether a call is on its way."""
+    with contextlib.closing(sqlite3.connect(Workspace(folder).database)) as raw:
+        return raw.execute("SELECT 1 FROM llm_calls WHERE state = 'open' LIMIT 1").fetchone() is not None
 
 
 def doing(folder: Path) -> str:
@@ -375,11 +497,13 @@ def run(points: int, *, seed: int = 0, each: int = 10, real_share: float = REAL,
             here = min(each, points - reals - tally.copies)
             wanted = in_process(one, here, rng, folder, tally)
             share = (i + 1) * reals // number - i * reals // number
-            if share and one.careless:
+            if share:
                 # the real engine has the real player
-                engine(folder / "careful", one)
-                wanted = outcome(folder / "careful")
-            real(one, share, rng, folder, wanted, tally)
+                careful = Case(one.options)
+                if careful != one:
+                    engine(folder / "careful", careful)
+                    wanted = outcome(folder / "careful")
+                real(careful, share, rng, folder, wanted, tally)
             shutil.rmtree(folder)
             say(f"{one.options.model.text} seed {one.options.seed}: {tally.nodes[-1]} nodes; points so far "
                 f"{tally.copies + tally.real}, unequal {len(tally.failures)}")  # fmt: skip
@@ -396,8 +520,8 @@ def main() -> int:
     tally = run(given.points, seed=given.seed)
     print(*tally.failures, sep="\n")
     print(f"{tally.copies} points at random commits, {tally.again} of them killed again while resumed; {tally.real} "
-          f"sessions of real engine processes, {tally.landed} SIGKILLs; sessions of {min(tally.nodes)} to "
-          f"{max(tally.nodes)} nodes")  # fmt: skip
+          f"sessions of real engine processes, {tally.landed} SIGKILLs; {tally.paying} points with a call on its "
+          f"way; sessions of {min(tally.nodes)} to {max(tally.nodes)} nodes")  # fmt: skip
     print(*(f"  {count:4} killed while {state}" for state, count in sorted(tally.states.items())), sep="\n")
     kept = not tally.failures and tally.copies + tally.real >= given.points
     print(f"{'PASS' if kept else 'FAIL'}  every resumed session equals the uninterrupted one: "

@@ -35,6 +35,27 @@ def test_copies_of_random_commits_end_alike(files, tmp_path):
     assert 1.0 < poor["dollars"] <= 1.5
 
 
+def test_a_call_on_its_way_costs_its_dollars_and_nothing_else(files, tmp_path):
+    """Commits of a session with books, some of them while a call is made; then one that its budget ends."""
+    _, both = files
+    rng, tally = random.Random(3), kills.Tally()
+    booked = kills.Case(kills.case(both, 11, max_evaluations=16), booked=True)
+    wanted = kills.in_process(booked, 6, rng, tmp_path / "booked", tally)
+    assert (tally.failures, tally.copies) == ([], 6)
+    assert tally.paying >= 2
+    states = [(row[3]["state"], row[3]["error"]) for row in wanted["calls"]]
+    assert {("broken", "It broke off."), ("done", "")} <= set(states)
+    assert any(data["refused"] for data in wanted["drops"])
+    assert any(data["drop"] and data["drop"]["infra"] for data in wanted["drops"])
+    spent = [*wanted["nodes"], *(data["drop"] for data in wanted["drops"] if data["drop"])]
+    assert sum(step["cost_usd"] for step in spent) == pytest.approx(wanted["dollars"]), "every dollar belongs to a step"
+    poor = kills.Case(kills.case(both, 12, max_evaluations=60, max_usd=1.5, proposers=("sim",)), booked=True)
+    broke = kills.in_process(poor, 4, rng, tmp_path / "poor", tally)
+    assert (tally.failures, tally.copies) == ([], 10)
+    assert "of the budget of $1.50 are spent, and one more model call may cost" in broke["reason"]
+    assert 0.9 < broke["dollars"] <= 1.5
+
+
 def test_killed_processes_end_alike(files, tmp_path):
     """The real engine, SIGKILL at random moments."""
     _, both = files
@@ -78,12 +99,12 @@ def test_a_kill_in_the_midst_of_confirmations_neither_searches_on_nor_confirms_m
             deploying.append(number)
             kills.copy(tmp_path / "whole", tmp_path / f"at-{number}")
 
-    session = kills.engine(tmp_path / "whole", one, careless=True, after=after)
+    session = kills.engine(tmp_path / "whole", one, after=after)
     wanted = kills.outcome(tmp_path / "whole")
     failed = [n for n in wanted["nodes"] if n["evaluation"]["confirmation"] and n["evaluation"]["verdict"] != "faster"]
     assert failed
     assert wanted["reason"].startswith("Nothing more is worth trying: "), "there is budget left to search on"
     for number in deploying:
-        kills.engine(tmp_path / f"at-{number}", session, careless=True)
+        kills.engine(tmp_path / f"at-{number}", one, session)
         assert kills.differences(kills.outcome(tmp_path / f"at-{number}"), wanted) == [], number
     assert len(deploying) > 5
