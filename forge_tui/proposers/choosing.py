@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from forge_tui.core.records import Language, Record
-from forge_tui.proposers import codetext, diffs, edits, elision, fields
+from forge_tui.proposers import codetext, diffs, edits, elision, fences, fields
 from forge_tui.proposers.fences import Part
 from forge_tui.proposers.replytext import MOST_TAGS, clean, in_json, plain_code
 
@@ -34,6 +34,7 @@ _TRIPLE = re.compile(r"[rR]?(\"\"\"|''')(.*?)\1", re.DOTALL)
 _PYTHON = re.compile(r"^[ \t]*+(?:import|from)[ \t]++\w|\bload_inline\b", re.MULTILINE)
 #: a file's name, or a language's, on a line of its own in the block
 _TITLE = re.compile(r"\s*(?:cuda|cpp|c\+\+|cu|[\w./-]+\.(?:cu|cuh|cpp|cc|cxx|c|h))[ \t]*:?[ \t]*\n", re.IGNORECASE)
+_FENCE = re.compile(r"^[ \t]*(?:`{3,}|~{3,})", re.MULTILINE)
 _DIRECTIVE = re.compile(r"^[ \t]*(//[ \t]*@[ \t]*(?:tune|workspace|launch)\b[^\n]*)$", re.MULTILINE)
 _OPTION = re.compile(r"\b(?:option|alternative|variant|version|approach)\s*([A-Z]|\d)\b", re.IGNORECASE)
 _ADVISED = re.compile(r"\b(?:recommend|prefer|suggest|choose|go with|pick|best|use)\w*\b[^.\n]{0,60}?"
@@ -61,8 +62,9 @@ class Candidate(Record, frozen=True, kw_only=True):
     rank: tuple[int, ...] = ()
 
 
-def choose(parts: Sequence[Part], said: str, language: Language, shown: Iterable[str] = ()) -> Candidate | None:
+def choose(text: str, parts: Sequence[Part], language: Language, shown: Iterable[str] = ()) -> Candidate | None:
     """The likeliest one; None where no part has a kernel. `shown` are sources that the author was given."""
+    said = "\n".join(part.text for part in parts if not part.code)
     old = {codetext.normal(plain_code(source)) for source in shown if source.strip()}
     advised = _ADVISED.search(said)
     others = _Others(parts, said, old)
@@ -73,7 +75,7 @@ def choose(parts: Sequence[Part], said: str, language: Language, shown: Iterable
             ranked.append(_ranked(made, len(ranked), language, old, advised[1].upper() if advised else ""))
     best = max(ranked, key=lambda one: one.rank, default=None)
     if best is None or not best.whole:
-        best = _of_several(parts, language, old) or best
+        best = _of_several(parts, language, old) or _of_all(text, language, old) or best
     return best
 
 
@@ -94,7 +96,9 @@ def _of_part(part: Part, language: Language, *, last: bool) -> list[Candidate]:
     if part.code:
         if not wrapped and _PYTHON.search(part.text):
             wrapped = [body for _, body in _TRIPLE.findall(part.text) if entry.search(body)]
-        texts = [clean(text) for text in wrapped] or [part.text]
+        plain = (part.closed and part.tag and part.c_like) or codetext.begins_with_code(_source(part.text))
+        talk = not plain or _TAG_START.match(part.text.lstrip()) is not None
+        texts = [clean(text) for text in wrapped] or (_untagged(part.text, language) if talk else []) or [part.text]
     else:
         texts = [clean(text) for text in wrapped] or _untagged(part.text, language)
     found = []
@@ -103,6 +107,11 @@ def _of_part(part: Part, language: Language, *, last: bool) -> list[Candidate]:
         if not part.closed and not wrapped:
             source = codetext.without_tail(source)
         if entry.search(source) and not edits.find(source).edits:
+            if part.code and not wrapped and not codetext.whole(source) and _FENCE.search(source):
+                # a block within a longer fence
+                for inner in fences.parts(text):
+                    if inner.code:
+                        found += _of_part(msgspec.structs.replace(inner, end=part.end), language, last=False)
             closed = part.closed and (part.code or not last or codetext.whole(source))
             found.append(Candidate(text=source, closed=closed, end=part.end, lead=part.lead))
     return found
@@ -141,7 +150,10 @@ def _ranked(one: Candidate, number: int, language: Language, old: set[str], advi
     if advised and option and option[1].upper() == advised:
         standing = 2
     else:
-        standing = int(not _ASIDE.search(one.lead) or bool(_ANSWER.search(one.lead)))
+        # a heading, or a line that ends as an announcement does
+        heading, _, line = one.lead.rpartition("\n")
+        lead = f"{heading}\n{line}" if line.endswith((":", "**")) else heading
+        standing = int(not _ASIDE.search(lead) or bool(_ANSWER.search(lead)))
     rank = (
         int(codetext.normal(text) not in old), int(whole and kernel_like), int(kernel_like),
         int(not elision.find(text)), int(language != "cuda" or codetext.launches(text)), standing, number,
@@ -165,6 +177,14 @@ def _of_several(parts: Sequence[Part], language: Language, old: set[str]) -> Can
             if ENTRY[language].search(source) and codetext.whole(source) and codetext.normal(source) not in old:
                 return Candidate(text=source, end=part.end, whole=True,
                                  notes=("a source in several blocks was put together",))  # fmt: skip
+    return None
+
+
+def _of_all(text: str, language: Language, old: set[str]) -> Candidate | None:
+    """A source where the fences in the reply say nothing that holds together."""
+    for source in _untagged(text, language):
+        if codetext.whole(source) and has_definition(source, language) and codetext.normal(source) not in old:
+            return Candidate(text=source, end=text.count("\n") + 1, whole=True)
     return None
 
 

@@ -34,7 +34,7 @@ _CODE_LINE = re.compile(
 #: how a source without a fence begins
 _FIRST_LINE = re.compile(
     r"\s*(?://|/\*|#[ \t]*(?:include|define|undef|if|ifdef|ifndef|pragma)\b|extern\s+\"C\"|template\s*<|namespace\b.*\{"
-    r"|(?:static|inline|constexpr|using|struct|__\w+)\b.*[{;(,]\s*$)"
+    r"|[A-Z][A-Z0-9_]*\(|(?:static|inline|constexpr|using|struct|__\w+)\b.*[{;(,]\s*$)"
 )  # fmt: skip
 
 
@@ -160,6 +160,12 @@ def _end_of_code(text: str, at: int) -> int | None:
         if "{" in line:
             return None
     return None
+
+
+def begins_with_code(text: str) -> bool:
+    """Whether the first line that is not blank looks like code."""
+    first = next((line for line in text.split("\n") if line.strip()), "")
+    return _FIRST_LINE.match(first) is not None or _CODE_LINE.match(first) is not None
 
 
 def bare(text: str) -> str:

@@ -13,6 +13,7 @@ _CLOSE = re.compile(r"^(|.*[^`~\s])[ \t]*(`{3,}|~{3,})[ \t]*$")
 _QUOTE = re.compile(r"^(?:[ \t]*>)+ ?")
 _COMMENT = re.compile(r"//|/\*|\*/|\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'")
 _KERNEL_LIKE = re.compile(r"#[ \t]*include|__global__|forge|FORGE_|//[ \t]*@")
+_BARE_KERNEL = re.compile(r"\s*(?:#[ \t]*include\b|//[ \t]*@|extern\s+\"C\")")
 _CODE_IN_INFO = re.compile(r"//[ \t]*@|#[ \t]*include\b|extern\b")
 #: what a block with a part of a source may be called
 SOURCES = frozenset(["", "cuda", "cu", "cuh", "cpp", "c++", "cc", "cxx", "c", "h", "hpp", "cuda-cpp", "cuda_cpp"])
@@ -41,15 +42,15 @@ class Part(Record, frozen=True, kw_only=True):
 
 def parts(text: str) -> list[Part]:
     """The blocks and the talk between them, in order; a block without its last fence is not `closed`."""
-    scan = _Scan(text)
+    scan = Scan(text)
     for number, line in enumerate(scan.lines):
         scan.take(number, line)
     scan.end(len(scan.lines), closed=False)
     return scan.found
 
 
-class _Scan:
-    """One pass over the lines."""
+class Scan:
+    """One pass over the lines; `fence` is that of the block that the next one is in."""
 
     def __init__(self, text: str) -> None:
         self.lines = text.split("\n")
@@ -58,65 +59,78 @@ class _Scan:
         self.body: list[str] = []
         self.heading = self.last = ""
         self.start = 0
-        self.outside()
+        self._outside()
 
-    def outside(self) -> None:
+    def _outside(self) -> None:
         self.fence, self.tag, self.indent, self.quoted = "", "", "", False
         self.in_comment = self.kernel_like = False
 
     def take(self, number: int, line: str) -> None:
+        """The next line."""
+        in_comment = self.in_comment and self.kernel_like and number < self.last_comment_end
         if not self.fence:
-            behind = _OPEN_BEHIND.match(line)
+            if in_comment:
+                self._say(line)
+                return
             match = _OPEN.match(line)
-            if behind:
-                self.say(behind[1])
-                self.open(number, behind[2], behind[3], "", "")
-            elif match:
-                self.open(number, match[3], match[4], match[2], match[1])
+            behind = None if match else _OPEN_BEHIND.match(line)
+            if match:
+                self._open(number, match[3], match[4], match[2], match[1])
+            elif behind:
+                self._say(behind[1])
+                self._open(number, behind[2], behind[3], "", "")
             else:
-                self.say(line)
+                self._say(line)
             return
         inner = _QUOTE.sub("", line) if self.quoted else line
-        if self.in_comment and self.kernel_like and number < self.last_comment_end:
+        if in_comment:
             # a fence within a comment of the source
-            self.add(inner)
+            self._add(inner)
             return
         close = _CLOSE.match(inner)
-        again = _OPEN.match(inner)
+        again = _OPEN.match(line)
         if close and close[2].startswith(self.fence) and _ends_code(close[1]):
             if close[1]:
-                self.add(close[1])
+                self._add(close[1])
             self.end(number + 1, closed=True)
-        elif again and again[4].strip() and again[3].startswith(self.fence):
-            # a block in the block, or one whose last fence was forgotten
+        elif again and again[4].strip() and (again[3].startswith(self.fence) or _tag(again[4]) in SOURCES):
+            # a block in the block, or behind one whose last fence was forgotten
             self.end(number, closed=True)
-            self.open(number, again[3], again[4], again[2], "")
+            self._open(number, again[3], again[4], again[2], again[1])
+        elif not self.kernel_like and (behind := _OPEN_BEHIND.match(line)):
+            self.end(number, closed=True)
+            self._open(number, behind[2], behind[3], "", "")
         else:
-            self.add(inner)
+            self._add(inner)
 
-    def say(self, line: str) -> None:
+    def _say(self, line: str) -> None:
         self.body.append(line)
+        # a source may stand in talk, too
+        self.kernel_like = self.kernel_like or _BARE_KERNEL.match(line) is not None
+        self.in_comment = self.kernel_like and _comment_after(line, inside=self.in_comment)
         if line.lstrip().startswith(("#", "**")):
             self.heading = line.strip()[:200]
         if line.strip():
             self.last = line.strip()[-200:]
 
-    def add(self, line: str) -> None:
+    def _add(self, line: str) -> None:
         if self.indent and line.startswith(self.indent):
             line = line[len(self.indent):]
         self.kernel_like = self.kernel_like or _KERNEL_LIKE.search(line) is not None
         self.in_comment = _comment_after(line, inside=self.in_comment)
         self.body.append(line)
 
-    def open(self, number: int, fence: str, info: str, indent: str, quote: str) -> None:
+    def _open(self, number: int, fence: str, info: str, indent: str, quote: str) -> None:
         self.end(number, closed=True)
-        self.fence, self.indent, self.quoted, self.start = fence, indent, bool(quote), number + 1
-        self.tag = re.split(r"[\s:,;=}]", info.strip().lstrip("{.").lower(), maxsplit=1)[0]
+        # the first blank behind `>` is the quotation's
+        self.fence, self.indent, self.quoted, self.start = fence, indent[bool(quote):], bool(quote), number + 1
+        self.tag = _tag(info)
         code = _CODE_IN_INFO.search(info)
         if code:
-            self.add(info[code.start():])
+            self._add(info[code.start():])
 
     def end(self, number: int, *, closed: bool) -> None:
+        """The part at hand ends before this line."""
         if self.fence or any(line.strip() for line in self.body):
             lead = f"{self.heading}\n{self.last}" if self.fence else ""
             made = Part(text="\n".join(self.body), code=bool(self.fence), closed=closed or not self.fence,
@@ -125,7 +139,11 @@ class _Scan:
         if self.fence:
             self.heading = self.last = ""
         self.body, self.start = [], number
-        self.outside()
+        self._outside()
+
+
+def _tag(info: str) -> str:
+    return re.split(r"[\s:,;=}]", info.strip().lstrip("{.").lower(), maxsplit=1)[0]
 
 
 def _ends_code(before: str) -> bool:

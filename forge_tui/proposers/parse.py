@@ -103,7 +103,7 @@ class _Reader:
             return _Read(reply=_failed(found, f"The model refused: {what}"), holds="whole")
         if not text.strip():
             return _Read(reply=_failed(found, "empty"), holds="nothing")
-        best = choosing.choose(parts, said, self.language, self.shown)
+        best = choosing.choose(text, parts, self.language, self.shown)
         own = best is not None and codetext.normal(best.text) != codetext.normal(plain_code(self.base))
         changes = edits.find(text, self.base)
         if changes.edits or changes.open or changes.fault:
@@ -124,7 +124,8 @@ class _Reader:
             nothing = _why_none(parts, text, self.language)
             return _Read(reply=_failed(found, nothing), holds="something" if "refused" in nothing else "nothing")
         reply = _finished(best.text, found, self.language, self.base, best.notes)
-        return _Read(reply=reply, holds="whole" if best.whole and reply.source is not None else "something")
+        # a copy of the old source is no answer yet
+        return _Read(reply=reply, holds="whole" if own and best.whole and reply.source is not None else "something")
 
     def _cut(self, sentence: str) -> str:
         """What a cut is called: a reply that its provider calls whole is not asked for at greater length."""

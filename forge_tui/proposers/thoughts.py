@@ -1,6 +1,6 @@
 """A model's reasoning in its reply: set apart from the answer, whatever marks are missing.
 
-A mark within a block of code is none, unless it has a line to itself. An end without a beginning can mean two things:
+A mark within a block of code is none, unless its line begins with it. An end without a beginning can mean two things:
 that a template ate the beginning, so that all before it is thought, or that it is stray. So a text has several
 readings, the likeliest first; the one that holds a kernel is the right one.
 """
@@ -11,13 +11,13 @@ import re
 from collections.abc import Iterator
 
 from forge_tui.core.records import Record
+from forge_tui.proposers import fences
 
 _WORDS = ("think|thinking|thought|thoughts|reason|reasoning|reflection|scratchpad|analysis|plan|planning|"
           "inner_monologue|monologue|antthinking|seed:think")  # fmt: skip
 # `table[analysis]` and `sum<reason>` are code
 _MARK = re.compile(rf"(?<![\w\])>])(?:(?:<|◁|\[)(/?)(?:{_WORDS})(?:>|▷|\](?!\())|<\|(begin|end)_of_thought\|>)"
                    rf"|(?:</|◁/|\[/)(?:{_WORDS})(?:>|▷|\])", re.IGNORECASE)  # fmt: skip
-_FENCE = re.compile(r"^[ \t>]*(`{3,}|~{3,})[ \t]*+([^`\n]*)$")
 
 #: templates of conversations that leak into the text
 _FINAL = re.compile(r"<\|channel\|>\s*final\s*(?:<\|constrain\|>\w*)?<\|message\|>", re.IGNORECASE)
@@ -29,6 +29,12 @@ _TEMPLATE = re.compile(
     r"(?:assistant\b(?:\s*<\|end_header_id\|>)?)?|<(?:start|end)_of_turn>(?:model\b)?|<\uff5c[^\uff5c\n]{1,40}\uff5c>|"
     r"\[/INST\]|</s>(?=\s*\Z)"
 )  # fmt: skip
+
+_AT_START = re.compile(rf"^[ \t]*(?:{_MARK.pattern})", re.IGNORECASE | re.MULTILINE)
+
+
+#: ends without a beginning that may be where the answer begins
+MOST_STRAYS = 3
 
 
 class Reading(Record, frozen=True, kw_only=True):
@@ -47,10 +53,9 @@ def readings(text: str) -> Iterator[Reading]:
         # what a model makes a user say is none of its answer
         said = said[:turn.start()]
     pieces = list(_pieces(said))
-    behind = max((i for i, (kind, _) in enumerate(pieces) if kind == "stray"), default=-1)
-    found = [Reading(text=_joined(pieces[behind + 1:])), Reading(text=_joined(pieces))]
-    every = _FINAL.sub("", text)
-    found.append(Reading(text="".join(part for _, part in _pieces(every)), thoughts=True))
+    strays = [i for i, (kind, _) in enumerate(pieces) if kind == "stray"]
+    found = [Reading(text=_joined(pieces[i + 1:])) for i in reversed([-1, *strays[-MOST_STRAYS:]])]
+    found.append(Reading(text=_AT_START.sub("", _FINAL.sub("", text)), thoughts=True))
     seen: set[str] = set()
     for reading in found:
         plain = _TEMPLATE.sub("", reading.text)
@@ -65,26 +70,29 @@ def _joined(pieces: list[tuple[str, str]]) -> str:
 
 def _pieces(text: str) -> Iterator[tuple[str, str]]:
     """What is `said` and `thought`, in order, without the marks; `stray` stands for an end without a beginning."""
-    fence, thinking = "", False
-    for line in text.splitlines(keepends=True):
+    scan, thinking = fences.Scan(text), False
+    for number, line in enumerate(scan.lines):
         at = 0
         for mark in _MARK.finditer(line):
             ends = "/" in mark[0][:2] or mark[2] == "end"
-            if fence and line.strip() != mark[0]:
-                continue
             if thinking and not ends:
+                continue
+            if not thinking and not _meant(line, mark, in_code=bool(scan.fence) or scan.kernel_like):
                 continue
             yield ("thought" if thinking else "said"), line[at:mark.start()]
             at = mark.end()
             if ends and not thinking:
                 yield "stray", ""
-            thinking, fence = not ends, ""
+            thinking = not ends
+            scan.end(number, closed=True)
         rest = line[at:]
-        yield ("thought" if thinking else "said"), rest
-        found = None if thinking else _FENCE.match(rest.rstrip("\n"))
-        if found is None:
-            continue
-        if not fence:
-            fence = found[1]
-        elif found[1].startswith(fence) and not found[2].strip():
-            fence = ""
+        if not thinking:
+            scan.take(number, rest)
+        yield ("thought" if thinking else "said"), rest + "\n" * (number + 1 < len(scan.lines))
+
+
+def _meant(line: str, mark: re.Match[str], *, in_code: bool) -> bool:
+    """Whether a mark is one: no line of code begins with `<think>`, and talk about marks quotes them."""
+    if in_code:
+        return line.strip() == mark[0] or (not line[:mark.start()].strip() and not mark[0].startswith("["))
+    return line[mark.start() - 1:mark.start()] != "`" or line[mark.end():mark.end() + 1] != "`"
