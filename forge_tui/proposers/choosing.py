@@ -139,7 +139,7 @@ def _source(text: str) -> str:
     if first[:1] in (" ", "\t"):
         text = textwrap.dedent(text)
     title = _TITLE.match(text)
-    return fields.without_bare_lines(text[title.end():] if title else text)
+    return fields.parted(text[title.end():] if title else text)[1]
 
 
 def _ranked(one: Candidate, number: int, language: Language, old: set[str], advised: str) -> Candidate:

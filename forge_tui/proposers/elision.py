@@ -12,7 +12,8 @@ _WHAT = r"(?:code|kernels?|functions?|file|source|body|loops?|implementation|hel
 #: no dots needed
 _SAID = re.compile(
     rf"^(?:the )?(?:rest|remaining|remainder|everything else|(?:all )?other {_WHAT}|existing|previous)\b[\w ,'-]*"
-    rf"\b(?:unchanged|(?:the )?same|as before|as is|identical|untouched|omitted)\b[\w ,'-]*$"
+    rf"\b(?:(?:unchanged|identical|untouched|omitted)(?: (?:as|from|to|in|for|here)\b[\w ,'-]*)?|as before|as is|"
+    rf"(?:the )?same(?: (?:as|like)\b[\w ,'-]*)?)$"
     rf"|\b(?:omitted|left out|elided|shortened|abbreviated)\b.*\b(?:brevity|space|clarity)\b|\bfor brevity\b"
     rf"|^(?:your|insert|add|put)\b[\w ]*\bcode\b[\w ]*\bhere$"
     rf"|^(?:{_WHAT} )?(?:goes here|(?:is |are |stays? |remains? )?(?:omitted|unchanged) (?:from|in|as) .*)$",

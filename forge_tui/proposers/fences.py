@@ -125,6 +125,7 @@ class Scan:
         # the first blank behind `>` is the quotation's
         self.fence, self.indent, self.quoted, self.start = fence, indent[bool(quote):], bool(quote), number + 1
         self.tag = _tag(info)
+        self.kernel_like = self.tag in SOURCES - {""}
         code = _CODE_IN_INFO.search(info)
         if code:
             self._add(info[code.start():])

@@ -38,13 +38,15 @@ def of_json(texts: dict[str, str]) -> dict[str, str]:
     return {name: value for name, value in found.items() if value}
 
 
-def without_bare_lines(source: str) -> str:
-    """A source without such lines at its beginning that are no comments: the form of the reply, put into the block."""
+def parted(source: str) -> tuple[str, str]:
+    """Such lines at the beginning of a block that are no comments, and the source behind them."""
     lines = source.split("\n")
     number = 0
     while number < len(lines) and (not lines[number].strip() or _BARE.match(lines[number])):
         number += 1
-    return "\n".join(lines[number:]) if any(line.strip() for line in lines[:number]) else source
+    if not any(line.strip() for line in lines[:number]):
+        return "", source
+    return "\n".join(lines[:number]), "\n".join(lines[number:])
 
 
 def _key(name: str) -> str:

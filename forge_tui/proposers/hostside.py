@@ -33,8 +33,7 @@ def strip(source: str, language: str) -> tuple[str, str]:
     bare = source
     for start, end in reversed(spans):
         names.append(_name(hidden[start:end]))
-        kept = _directives_to_keep(source[start:end], bare[:start] + bare[end:])
-        bare = bare[:start] + kept + bare[end:]
+        bare = bare[:start] + _kept(source[start:end], hidden[start:end], bare[:start] + bare[end:]) + bare[end:]
     if spans or re.search(r"torch/|ATen/|pybind11/", bare):
         included = bare
         bare = _INCLUDE.sub("", bare)
@@ -44,16 +43,16 @@ def strip(source: str, language: str) -> tuple[str, str]:
     return bare, "host code was left out: " + ", ".join(reversed(names))
 
 
-def _directives_to_keep(taken: str, rest: str) -> str:
-    """The directive lines in what is taken out that the rest has not."""
+def _kept(taken: str, hidden: str, rest: str) -> str:
+    """What stays of a definition: the lines above its code, and the directives in it, but none that the rest has."""
+    above = taken[:len(hidden) - len(hidden.lstrip())]
     there = {" ".join(line.split()) for line in codetext.directives(rest)}
-    kept = []
-    for line in codetext.directives(taken):
-        same = " ".join(line.split())
-        if same not in there:
-            there.add(same)
-            kept.append(line)
-    return "".join(f"\n{line}" for line in kept)
+    lines = above.rstrip(" \t").split("\n")
+    kept = [line for line in lines if " ".join(line.split()) not in there]
+    there.update(" ".join(line.split()) for line in kept)
+    inside = codetext.directives(taken[len(above):])
+    kept[-1:-1] = [line for line in dict.fromkeys(inside) if " ".join(line.split()) not in there]
+    return "\n".join(kept)
 
 
 def _is_host(definition: str, language: str) -> bool:

@@ -95,7 +95,8 @@ class _Reader:
         """The source in one reading."""
         parts = fences.parts(text)
         said = "\n".join(part.text for part in parts if not part.code)
-        found = fields.read(said) | fields.of_json(in_json(text))
+        heads = "\n".join(fields.parted(part.text)[0] for part in parts if part.code)
+        found = fields.read(heads) | fields.read(said) | fields.of_json(in_json(text))
         if self.finish in _CUT:
             return _Read(reply=_failed(found, TRUNCATED), holds="whole")
         if self.finish in _FILTERED:
@@ -141,10 +142,10 @@ class _Reader:
         return _BEGUN.search(last.text) is not None and not codetext.whole(codetext.without_tail(last.text))
 
     def _edited(self, changes: edits.Found, found: dict[str, str]) -> Reply:
+        if changes.fault and (self.finish in _DONE or not changes.open):
+            return _failed(found, changes.fault)
         if changes.open:
             return _failed(found, self._cut(EDIT_CUT_THOUGH_DONE))
-        if changes.fault:
-            return _failed(found, changes.fault)
         return self._applied(changes.edits, found, ())
 
     def _applied(self, changes: tuple[edits.Edit, ...], found: dict[str, str], notes: tuple[str, ...]) -> Reply:

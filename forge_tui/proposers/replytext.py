@@ -29,7 +29,7 @@ _LOOK_ALIKES = str.maketrans({
     **dict(zip("\u0410\u0412\u0415\u041a\u041c\u041d\u041e\u0420\u0421\u0422\u0425", "ABEKMHOPCTX", strict=True)),
     **dict(zip("\u0430\u0435\u043e\u0440\u0441\u0443\u0445", "aeopcyx", strict=True)),
 })  # fmt: skip
-_NUMBERED = re.compile(r"^\s*(\d+)(?:\s*[|:│]\s?|\t| {1,4})")
+_NUMBERED = re.compile(r"^\s*(\d+)(\s*[|:│]\s?|[ \t]+|$)")
 _ESCAPE = re.compile(r"&(?:lt|gt|quot|amp|apos|nbsp|#0?39|#x27);", re.IGNORECASE)
 
 _REFUSALS = re.compile(
@@ -62,11 +62,22 @@ def plain_code(text: str) -> str:
     if not text.isascii():
         text = text.translate(_LOOK_ALIKES)
     lines = text.split("\n")
-    numbers = [_NUMBERED.match(line) for line in lines if line.strip()]
-    found = [int(match[1][:9]) for match in numbers if match is not None]
-    if len(numbers) == len(found) > 2 and all(a < b for a, b in itertools.pairwise(found)):
-        lines = [_NUMBERED.sub("", line) for line in lines]
-    return "\n".join(lines)
+    return "\n".join(_unnumbered(lines))
+
+
+def _unnumbered(lines: list[str]) -> list[str]:
+    """The lines without their numbers, where each has a greater one than the line before."""
+    matches = [_NUMBERED.match(line) for line in lines]
+    found = [match for match, line in zip(matches, lines, strict=True) if match is not None and line.strip()]
+    numbers = [int(match[1][:9]) for match in found]
+    if len(found) < max(3, sum(bool(line.strip()) for line in lines)):
+        return lines
+    if any(a >= b for a, b in itertools.pairwise(numbers)):
+        return lines
+    # blanks behind a number are the indentation too
+    blanks = min((len(match[2]) for match in found if match[2] and not match[2].strip()), default=0)
+    return [line if match is None else line[match.end() if match[2].strip() else match.end(1) + blanks:]
+            for match, line in zip(matches, lines, strict=True)]  # fmt: skip
 
 
 def in_json(text: str) -> dict[str, str]:
