@@ -52,7 +52,7 @@ def _kept(taken: str, hidden: str, rest: str) -> str:
     there.update(" ".join(line.split()) for line in kept)
     inside = codetext.directives(taken[len(above):])
     kept[-1:-1] = [line for line in dict.fromkeys(inside) if " ".join(line.split()) not in there]
-    return "\n".join(kept)
+    return "\n".join(kept) if any(line.strip() for line in kept) else ""
 
 
 def _is_host(definition: str, language: str) -> bool:
