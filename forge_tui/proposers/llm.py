@@ -20,7 +20,7 @@ from forge_tui.proposers.streaming import Patience
 from forge_tui.proposers.tokens import count
 
 #: what a model can be asked for
-ASKED = (Edge.DRAFT, Edge.IMPROVE, Edge.REPAIR, Edge.REWRITE, Edge.MERGE, Edge.TRANSFER)
+ASKED = (Edge.DRAFT, Edge.IMPROVE, Edge.REPAIR, Edge.REWRITE, Edge.MERGE)
 
 
 class LlmProposer:
@@ -140,7 +140,7 @@ class LlmProposer:
 
 def _read(task: Task, text: str, finish: str) -> Reply:
     text, _ = tools.read(text)
-    return parse_reply(text, task.device.language, finish, prompt.base(task))
+    return parse_reply(text, task.device.language, finish, prompt.base(task), prompt.shown(task))
 
 
 def _proposal(reply: Reply, call: LlmCall, number: int) -> Proposal:

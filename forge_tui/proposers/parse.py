@@ -6,39 +6,31 @@ Replies are text from outside: nothing here raises on any of it.
 from __future__ import annotations
 
 import re
-import textwrap
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
 
 from forge_tui.core.records import Language, Record
-from forge_tui.proposers import edits, hostside
-from forge_tui.proposers.replytext import MOST_TAGS, clean, in_json, plain_code, refusal, unquoted, without_thoughts
+from forge_tui.proposers import choosing, codetext, diffs, edits, elision, fences, fields, hostside, thoughts
+from forge_tui.proposers.choosing import ENTRY, HEADER, Candidate
+from forge_tui.proposers.fields import MAX_LINE
+from forge_tui.proposers.replytext import clean, in_json, plain_code, refusal, unquoted
 
 __all__ = ["ENTRY", "HEADER", "TRUNCATED", "Reply", "clean", "parse_reply"]
 
-#: what a source must contain to be taken for a kernel
-ENTRY: dict[Language, re.Pattern[str]] = {
-    "cuda": re.compile(r"\b__global__\b"),
-    "cpp": re.compile(r"\bforge_launch\b"),
-}
-HEADER = "forge_target.h"
 TRUNCATED = "truncated"
-MAX_LINE = 300
+CUT_THOUGH_DONE = "The kernel in the reply ends in its middle, though the model says that the reply is whole."
+EDIT_CUT_THOUGH_DONE = "The last edit in the reply has no `>>>>>>> REPLACE`, though the model says that it is whole."
 
-_FENCE = re.compile(r"^[ \t]{0,8}(`{3,}|~{3,})[ \t]*+([^`\n]*)$")
-_TAG = re.compile(r"<(kernel|source|code|answer|pre)(?:\s[^<>\n]*)?>(?:\s*+<code(?:\s[^<>\n]*)?>)?(.*?)</\1>",
-                  re.DOTALL | re.IGNORECASE)  # fmt: skip
-_TAG_START = re.compile(r"<(?:kernel|source|code|answer|pre)\b", re.IGNORECASE)
-_FIELD = re.compile(r"^[ \t]*+(?://)?[ \t>*_#-]*+(family|hypothesis|expect|risk)[*_]*[ \t]*[:\uff1a][*_]*[ \t]*(\S.*)$",
-                    re.IGNORECASE | re.MULTILINE)  # fmt: skip
-#: a kernel as a text of a Python program
-_TRIPLE = re.compile(r"[rR]?(\"\"\"|''')(.*?)\1", re.DOTALL)
 _DIRECTIVE = re.compile(r"^([ \t]*)//[ \t]*@[ \t]*(tune|workspace|launch)\b", re.MULTILINE)
 _INCLUDE = re.compile(r"^[ \t]*#[ \t]*include[ \t]*[<\"]forge_target\.h[>\"]", re.MULTILINE)
-_ELISION = re.compile(r"^[ \t]*(?://|/\*)[ \t]*(?:\.{3}|…).*?\b(?:rest|remaining|unchanged|same as|as before|omitted|"
-                      r"existing)\b", re.IGNORECASE | re.MULTILINE)  # fmt: skip
-_DIFF = re.compile(r"^@@ .*@@|^--- \S+\n\+\+\+ \S+", re.MULTILINE)
-_NAMES = ("family", "hypothesis", "expect", "risk")
-_CUT = ("length", "max_tokens")
-_FILTERED = ("content_filter", "refusal", "safety")
+_BEGUN = re.compile(r"forge_target\.h|FORGE_PARAMS|//[ \t]*@[ \t]*(?:tune|workspace|launch)\b")
+#: words of providers for how a reply ended, in small letters; any other one says nothing
+_CUT = frozenset(["length", "max_tokens", "max_output_tokens", "model_length", "model_context_window_exceeded"])
+_FILTERED = frozenset(["content_filter", "refusal", "safety", "recitation", "prohibited_content", "blocklist"])
+_DONE = frozenset(["stop", "end_turn", "stop_sequence", "eos", "eos_token", "complete", "completed", "done",
+                   "tool_calls", "tool_use", "function_call"])  # fmt: skip
 
 
 class Reply(Record, frozen=True, kw_only=True):
@@ -47,6 +39,7 @@ class Reply(Record, frozen=True, kw_only=True):
     source: str | None
     family: str = ""
     hypothesis: str = ""
+    """The author's own sentence, and in brackets what was changed of the source: a node keeps it as its idea."""
     fields: dict[str, str]
     """The first of each `family:`, `hypothesis:`, `expect:` and `risk:` line."""
     failure: str = ""
@@ -55,174 +48,178 @@ class Reply(Record, frozen=True, kw_only=True):
     """What was changed of the source, in words."""
 
 
-class _Block(Record, frozen=True, kw_only=True):
-    text: str
-    closed: bool
-    end: int = 0
-    """Number of the line behind it."""
+class _Read(Record, frozen=True, kw_only=True):
+    """A reply as one of its readings has it.
+
+    `whole` is taken; `something` unless another reading of the answer is whole; with `nothing` the thoughts are read.
+    """
+
+    reply: Reply
+    holds: Literal["nothing", "something", "whole"]
 
 
-def parse_reply(text: str, language: Language, finish_reason: str = "", base: str = "") -> Reply:
+def parse_reply(
+    text: str, language: Language, finish_reason: str = "", base: str = "", shown: Sequence[str] = ()
+) -> Reply:  # fmt: skip
     """The source in a reply, or why there is none.
 
     `finish_reason` is the provider's word for how the reply ended; one that was cut off is never taken. `base` is the
-    source that edits in the reply are of.
+    source that edits in the reply are of, `shown` are others that the prompt had: none of them is the answer while the
+    reply holds a source of its own.
     """
-    text = unquoted(without_thoughts(clean(text)))
-    blocks, prose = _blocks(text)
-    fields = {k.lower(): v[:MAX_LINE] for k, v in in_json(text).items() if k.lower() in _NAMES} | _fields(prose)
-    changes = edits.find(text)
-    if finish_reason in _CUT or changes.open or (not changes.edits and _cut_off(blocks)):
-        return _failed(fields, TRUNCATED)
-    if finish_reason in _FILTERED:
-        return _failed(fields, f"The model refused: {refusal(prose) or finish_reason.replace('_', ' ')}")
-    if not text.strip():
-        return _failed(fields, "empty")
-    whole = _whole(blocks, text, language)
-    if changes.edits and (whole is None or whole.end < changes.end):
-        return _edited(changes.edits, base, fields, language)
-    if whole is None:
-        return _failed(fields, _why_none(blocks, text, language))
-    return _finished(whole.text, fields, language)
+    reader = _Reader(language, finish_reason.lower(), base, (base, *shown))
+    first: _Read | None = None
+    for reading in thoughts.readings(unquoted(clean(text))):
+        if reading.thoughts and first is not None and first.holds != "nothing":
+            break
+        found = reader.read(reading.text)
+        if found.holds == "whole" or (reading.thoughts and found.reply.source is not None):
+            notes = ("the source was found in the reasoning",) if reading.thoughts and first is not None else ()
+            return _noted(found.reply, notes)
+        if first is None or (first.holds == "nothing" and found.holds == "something"):
+            first = found
+    assert first is not None
+    return first.reply
 
 
-def _edited(changes: tuple[edits.Edit, ...], base: str, fields: dict[str, str], language: Language) -> Reply:
-    if not base:
-        return _failed(fields, "The reply edits a source, but none was shown.")
-    plain = tuple(edits.Edit(search=_plain_lines(e.search), replace=_plain_lines(e.replace)) for e in changes)
-    applied = edits.apply(base, plain)
-    if applied.source is None:
-        return _failed(fields, applied.failure)
-    if not ENTRY[language].search(applied.source):
-        return _failed(fields, "The edits leave no kernel.")
-    return _finished(applied.source, fields, language)
+class _Reader:
+    """What is the same for every reading of one reply."""
+
+    def __init__(self, language: Language, finish: str, base: str, shown: tuple[str, ...]) -> None:
+        self.language = language
+        self.finish = finish
+        self.base = base
+        self.shown = shown
+
+    def read(self, text: str) -> _Read:
+        """The source in one reading."""
+        parts = fences.parts(text)
+        said = "\n".join(part.text for part in parts if not part.code)
+        heads = "\n".join(fields.parted(part.text)[0] for part in parts if part.code)
+        found = fields.read(heads) | fields.read(said) | fields.of_json(in_json(text))
+        if self.finish in _CUT:
+            return _Read(reply=_failed(found, TRUNCATED), holds="whole")
+        if self.finish in _FILTERED:
+            what = refusal(said) or self.finish.replace("_", " ")
+            return _Read(reply=_failed(found, f"The model refused: {what}"), holds="whole")
+        if not text.strip():
+            return _Read(reply=_failed(found, "empty"), holds="nothing")
+        best = choosing.choose(text, parts, self.language, self.shown)
+        own = best is not None and codetext.normal(best.text) != codetext.normal(plain_code(self.base))
+        changes = edits.find(text, self.base)
+        if changes.edits or changes.open or changes.fault:
+            edited = self._edited(changes, found)
+            later = best is not None and best.end > changes.end
+            if best is None or not (own and best.whole and (later or edited.source is None)):
+                sure = edited.source is not None or edited.failure == TRUNCATED
+                return _Read(reply=edited, holds="whole" if sure else "something")
+        elif not (own and best is not None and best.whole):
+            made = self._made_of_diff(text, parts, found)
+            if made is not None:
+                return _Read(reply=made, holds="whole" if made.source else "something")
+        if self._last_is_cut(parts, best if own else None):
+            done = own and best is not None and best.whole and self.finish in _DONE
+            if not done:
+                return _Read(reply=_failed(found, self._cut(CUT_THOUGH_DONE)), holds="something")
+        if best is None:
+            nothing = _why_none(parts, text, self.language)
+            return _Read(reply=_failed(found, nothing), holds="something" if "refused" in nothing else "nothing")
+        reply = _finished(best.text, found, self.language, self.base, best.notes)
+        # a copy of the old source is no answer yet
+        return _Read(reply=reply, holds="whole" if own and best.whole and reply.source is not None else "something")
+
+    def _cut(self, sentence: str) -> str:
+        """What a cut is called: a reply that its provider calls whole is not asked for at greater length."""
+        return sentence if self.finish in _DONE else TRUNCATED
+
+    def _last_is_cut(self, parts: list[fences.Part], best: Candidate | None) -> bool:
+        """Whether the reply ends within a source."""
+        if best is not None and not best.closed and not best.whole:
+            return True
+        last = parts[-1]
+        if last.closed or not last.c_like or (best is not None and best.end == last.end):
+            return False
+        return _BEGUN.search(last.text) is not None and not codetext.whole(codetext.without_tail(last.text))
+
+    def _edited(self, changes: edits.Found, found: dict[str, str]) -> Reply:
+        if changes.fault and (self.finish in _DONE or not changes.open):
+            return _failed(found, changes.fault)
+        if changes.open:
+            return _failed(found, self._cut(EDIT_CUT_THOUGH_DONE))
+        return self._applied(changes.edits, found, ())
+
+    def _applied(self, changes: tuple[edits.Edit, ...], found: dict[str, str], notes: tuple[str, ...]) -> Reply:
+        if not self.base:
+            return _failed(found, "The reply edits a source, but none was shown.")
+        plain = tuple(edits.Edit(search=_plain_lines(e.search), replace=_plain_lines(e.replace)) for e in changes)
+        applied = edits.apply(self.base, plain)
+        if applied.source is None:
+            return _failed(found, applied.failure)
+        if not ENTRY[self.language].search(applied.source):
+            return _failed(found, "The edits leave no kernel.")
+        return _finished(applied.source, found, self.language, self.base, (*notes, *applied.notes))
+
+    def _made_of_diff(self, text: str, parts: list[fences.Part], found: dict[str, str]) -> Reply | None:
+        """What edits in another form than the one asked for make; None where there are none."""
+        asked = edits.labelled(text)
+        changes = asked or diffs.find(text, [part.text for part in parts if part.tag in diffs.TAGS])
+        if not changes:
+            return None
+        new = diffs.new_source(changes)
+        if new and ENTRY[self.language].search(new):
+            return _finished(plain_code(new), found, self.language, "", ("the source came as a diff",))
+        if not self.base and not asked:
+            return _failed(found, "The reply is a diff; the whole source is wanted.")
+        return self._applied(changes, found, () if asked else ("the edits came as a diff",))
 
 
 def _plain_lines(lines: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(plain_code("\n".join(lines)).split("\n")) if lines else ()
 
 
-def _finished(source: str, fields: dict[str, str], language: Language) -> Reply:
+def _finished(source: str, found: dict[str, str], language: Language, base: str, notes: tuple[str, ...]) -> Reply:
     """A source with what is obvious put right."""
-    notes = []
     source = _DIRECTIVE.sub(r"\1//@\2", source.strip("\n") + "\n")
-    if (left_out := _ELISION.search(source)) is not None:
-        line = " ".join(source[left_out.start():].split("\n", 1)[0].split())
-        return _failed(fields, f"The reply leaves out parts of the source: `{line[:80]}`.")
+    found = fields.read("\n".join(text for _, text in codetext.comments(source))) | found
+    left_out = elision.find(source, base)
+    if left_out:
+        return _failed(found, f"The reply leaves out parts of the source: `{left_out[:80]}`.")
+    made = list(notes)
     if "FORGE_PARAMS" in source and not _INCLUDE.search(source):
         source = f'#include "{HEADER}"\n{source}'
-        notes.append("the include of forge_target.h was added")
+        made.append("the include of forge_target.h was added")
     source, stripped = hostside.strip(source, language)
     if stripped:
-        notes.append(stripped)
-    fields = _fields(source) | fields
-    return Reply(source=source, family=fields.get("family", ""), hypothesis=fields.get("hypothesis", ""),
-                 fields=fields, notes=tuple(notes))  # fmt: skip
+        made.append(stripped)
+    reply = Reply(source=source, family=found.get("family", ""), hypothesis=found.get("hypothesis", ""), fields=found)
+    return _noted(reply, tuple(made))
 
 
-def _failed(fields: dict[str, str], failure: str) -> Reply:
-    return Reply(source=None, family=fields.get("family", ""), hypothesis=fields.get("hypothesis", ""), fields=fields,
+def _noted(reply: Reply, notes: tuple[str, ...]) -> Reply:
+    """The reply with more notes, which its idea ends with."""
+    if not notes:
+        return reply
+    said = reply.fields.get("hypothesis", "")
+    every = (*reply.notes, *notes)
+    note = f"[{'; '.join(every)}]"[:MAX_LINE]
+    idea = f"{said[:max(0, MAX_LINE - len(note) - 1)]} {note}".strip()
+    return msgspec.structs.replace(reply, hypothesis=idea, notes=every)
+
+
+def _failed(found: dict[str, str], failure: str) -> Reply:
+    return Reply(source=None, family=found.get("family", ""), hypothesis=found.get("hypothesis", ""), fields=found,
                  failure=failure)  # fmt: skip
 
 
-def _fields(text: str) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for name, value in _FIELD.findall(text):
-        found.setdefault(name.lower(), value.strip().strip("*_`").strip()[:MAX_LINE])
-    return found
-
-
-# ---- where the source is
-
-
-def _whole(blocks: list[_Block], text: str, language: Language) -> _Block | None:
-    """The block that holds a kernel; drafts come before the final version."""
-    entry = ENTRY[language]
-    found = [b for block in blocks for b in _inside(block, language) if edits.find(b.text).edits == ()]
-    found = [b for b in found if entry.search(b.text)]
-    if found:
-        return ([b for b in found if _is_kernel(b.text)] or found)[-1]
-    for value in in_json(text).values():
-        if entry.search(value):
-            return _Block(text=plain_code(clean(value)), closed=True, end=text.count("\n"))
-    if not blocks:
-        bare = plain_code(_without_prose(text))
-        if entry.search(bare) and HEADER in bare and edits.find(bare).edits == ():
-            return _Block(text=bare, closed=True, end=text.count("\n"))
-    return None
-
-
-def _is_kernel(text: str) -> bool:
-    return HEADER in text or "FORGE_PARAMS" in text
-
-
-def _inside(block: _Block, language: Language) -> list[_Block]:
-    """A block's code; what it wraps, where it is JSON or a Python program that holds the code as a text."""
-    entry = ENTRY[language]
-    wrapped = [value for value in in_json(block.text).values() if entry.search(value)]
-    if not wrapped and re.search(r"^[ \t]*+(?:import|from)[ \t]++\w|\bload_inline\b", block.text, re.MULTILINE):
-        wrapped = [body for _, body in _TRIPLE.findall(block.text) if entry.search(body)]
-    texts = [clean(text) for text in wrapped] or [block.text]
-    return [_Block(text=plain_code(textwrap.dedent(text)), closed=block.closed, end=block.end) for text in texts]
-
-
-def _why_none(blocks: list[_Block], text: str, language: Language) -> str:
+def _why_none(parts: list[fences.Part], text: str, language: Language) -> str:
+    blocks = [part.text for part in parts if part.code]
     refused = refusal(text) if not blocks else ""
     if refused:
         return f"The model refused: {refused}"
-    if any(_DIFF.search(block.text) for block in blocks) or _DIFF.search(text):
+    if any(diffs.DIFF.search(block) for block in (*blocks, text)):
         return "The reply is a diff; the whole source, or SEARCH and REPLACE edits, are wanted."
     other: Language = "cpp" if language == "cuda" else "cuda"
-    if any(ENTRY[other].search(block.text) for block in blocks):
+    if any(ENTRY[other].search(block) for block in blocks):
         return f"The reply is a kernel for {'the CPU' if other == 'cpp' else 'CUDA'}, which is not what was asked for."
     what = "`extern \"C\" __global__`" if language == "cuda" else "`forge_launch`"
     return f"The reply has {'no code block with ' + what if blocks else 'no code block'}."
-
-
-def _blocks(text: str) -> tuple[list[_Block], str]:
-    """Code blocks by fences or tags, in order, and the text around them."""
-    blocks: list[_Block] = []
-    prose: list[str] = []
-    fence, lines = "", list[str]()
-    number = 0
-    for number, line in enumerate(text.split("\n")):
-        mark = _FENCE.match(line)
-        if fence:
-            if mark and mark[1].startswith(fence) and not mark[2].strip():
-                blocks.append(_Block(text="\n".join(lines), closed=True, end=number))
-                fence, lines = "", []
-            else:
-                lines.append(line)
-        elif mark:
-            fence = mark[1]
-        else:
-            prose.append(line)
-    if fence:
-        blocks.append(_Block(text="\n".join(lines), closed=False, end=number))
-    around = "\n".join(prose)
-    if not blocks and len(_TAG_START.findall(around)) <= MOST_TAGS:
-        blocks = [_Block(text=_untagged(m[2]), closed=True, end=text.count("\n", 0, m.end()))
-                  for m in _TAG.finditer(around)]  # fmt: skip
-        around = _TAG.sub("", around)
-    return blocks, around
-
-
-def _untagged(text: str) -> str:
-    """A tag's body without blank lines around it, and without the end of a tag inside it."""
-    return text.strip().removesuffix("</code>").rstrip()
-
-
-def _cut_off(blocks: list[_Block]) -> bool:
-    """Whether the last block ends in the middle; a forgotten fence after a whole kernel is forgiven."""
-    if not blocks or blocks[-1].closed:
-        return False
-    text = blocks[-1].text.rstrip()
-    return not text.endswith("}") or text.count("{") != text.count("}")
-
-
-def _without_prose(text: str) -> str:
-    """A bare source: what comes before its first code line, and behind its last one, is talk."""
-    lines = text.split("\n")
-    start = next((i for i, line in enumerate(lines) if line.lstrip().startswith(("//", "#", "/*", "extern"))), 0)
-    ends = [i for i, line in enumerate(lines) if line.rstrip().endswith("}") or line.startswith("#endif")]
-    return "\n".join(lines[start: ends[-1] + 1 if ends and ends[-1] >= start else len(lines)])

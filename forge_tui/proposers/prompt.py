@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from forge_tui.core import secrets
@@ -22,8 +23,10 @@ from forge_tui.proposers.words import first_words, microseconds
 CAPS = {"system": 4600, "card": 3400, "lineage": 900, "siblings": 500, "kernels": 9000, "task": 900}
 #: a kernel to work on is shown whole, or the reply could not keep its rest; others only where there is room beside it
 CAP_SOURCE, ROOM_FOR_OTHERS = 8000, 2800
+#: of two kernels to merge together, what is said about each included
+CAP_PAIR, CAP_ABOUT, CAP_SETTING = 7900, 400, 60
 CAP_ERRORS = 500
-MAX_ANCESTORS, MAX_SIBLINGS, SIBLING_WORDS, MAX_ERRORS = 8, 6, 25, 3
+MAX_ANCESTORS, MAX_SIBLINGS, SIBLING_WORDS, MAX_ERRORS, MAX_FAMILIES = 8, 6, 25, 3, 8
 #: drafts that failed before a plain kernel is asked for
 PLAIN_AFTER = 3
 #: lines of a source from which on a reply may be edits of it
@@ -124,13 +127,26 @@ def _history(task: Task) -> dict[str, Any]:
         "lineage": [_step(node) for node in task.lineage[:MAX_ANCESTORS]],
         "elsewhere": _step(best) if best is not None and best not in task.lineage else None,
         "failures": [first_words(f"{_idea(n)} -> {_effect(n)}", SIBLING_WORDS) for n in failures[-MAX_SIBLINGS:]],
-        "families": _families(siblings) if task.edge is not Edge.REPAIR else [],
-        "every_family": _families(task.nodes),
+        "families": _families(siblings, None) if task.edge is not Edge.REPAIR else [],
+        "every_family": _families(task.nodes, task.best or task.parent),
     }
 
 
-def _families(nodes: Any) -> list[str]:
-    return sorted({cap(first_words(n.family, 6), 24) for n in nodes if n.family})[:8]
+def _families(nodes: Iterable[Node], first: Node | None) -> list[str]:
+    """Approaches of these nodes: that of the first one, then by how often and how lately they were taken."""
+    taken: Counter[str] = Counter()
+    lately: dict[str, int] = {}
+    for number, node in enumerate(nodes):
+        if node.family.strip():
+            name = _family(node)
+            taken[name] += 1
+            lately[name] = number
+    lead = _family(first) if first is not None else ""
+    return sorted(taken, key=lambda name: (name != lead, -taken[name], -lately[name]))[:MAX_FAMILIES]
+
+
+def _family(node: Node) -> str:
+    return cap(first_words(node.family, 6), 24)
 
 
 def _step(node: Node) -> dict[str, str]:
@@ -165,29 +181,46 @@ def _effect(node: Node) -> str:
 
 def _kernels(task: Task) -> list[dict[str, Any]]:
     """The kernel to work on, and one more where the edge wants it or there is room."""
-    if task.edge is Edge.TRANSFER and task.other is not None:
-        return [_kernel("The kernel to carry over", task.other, task)]
     if task.edge is Edge.REPAIR and task.failed is not None:
         return [_kernel("The kernel to repair", task.failed, task, effect=False)]
     parent = task.parent
     if parent is None:
         return []
+    if task.edge is Edge.MERGE and task.other is not None:
+        mine, theirs = _shared(CAP_PAIR, count(parent.source.strip()), count(task.other.source.strip()))
+        return [_kernel("The kernel to improve", parent, task, limit=mine),
+                _kernel("The kernel to combine it with", task.other, task, limit=theirs)]  # fmt: skip
     shown = [_kernel("The kernel to improve", parent, task)]
     room = ROOM_FOR_OTHERS - count(shown[0]["source"])
-    if task.edge is Edge.MERGE and task.other is not None:
-        return [*shown, _kernel("The kernel to combine it with", task.other, task, limit=CAP_SOURCE // 2)]
     best = task.best
     if best is not None and best.source != parent.source and count(best.source) <= room:
         shown.append(_kernel("The best kernel so far", best, task))
     return shown
 
 
+def _shared(room: int, first: int, second: int) -> tuple[int, int]:
+    """What two texts of these lengths may have of the room: half of it at least, and what the other one leaves."""
+    half = room // 2
+    return max(half, room - second), max(half, room - first)
+
+
 def _kernel(title: str, node: Node, task: Task, *, effect: bool = True, limit: int = CAP_SOURCE) -> dict[str, Any]:
     return {
         "title": title, "effect": _effect(node) if effect else "", "source": cap(node.source.strip(), limit),
-        "setting": ", ".join(f"{k}={v}" for k, v in sorted(node.tunables.items())),
-        "resources": resources.sentences(node, task.target, task.device),
+        "setting": cap(", ".join(f"{k}={v}" for k, v in sorted(node.tunables.items())), CAP_SETTING),
+        "resources": _within(CAP_ABOUT, resources.sentences(node, task.target, task.device)),
     }  # fmt: skip
+
+
+def _within(limit: int, sentences: list[str]) -> list[str]:
+    """As many of them as fit."""
+    kept = []
+    for sentence in sentences:
+        limit -= count(sentence) + 2
+        if limit < 0:
+            break
+        kept.append(sentence)
+    return kept
 
 
 # ---- what is asked
@@ -197,9 +230,13 @@ def base(task: Task) -> str:
     """The source that edits in a reply are of; empty where there is none."""
     if task.edge is Edge.REPAIR and task.failed is not None:
         return task.failed.source
-    if task.edge is Edge.TRANSFER and task.other is not None:
-        return task.other.source
     return task.parent.source if task.parent is not None else ""
+
+
+def shown(task: Task) -> tuple[str, ...]:
+    """Other sources that the author may have been shown: a copy of one is no answer."""
+    nodes = (task.failed, task.parent, task.other, task.best)
+    return tuple(dict.fromkeys(node.source for node in nodes if node is not None and node.source != base(task)))
 
 
 def _asked(task: Task) -> dict[str, Any]:
@@ -212,11 +249,20 @@ def _asked(task: Task) -> dict[str, Any]:
     lines = base(task).count("\n")
     return {
         "plain": _wants_plain(task), "strategy": {"name": strategy.name, "text": strategy.text} if strategy else None,
-        "floor_share": _floor_share(task), "origin": _idea(task.other) if task.other is not None else "",
+        "floor_share": _floor_share(task), "origin": _origin(task),
         "edits": lines >= (REPAIR_EDITS_FROM if task.edge is Edge.REPAIR else EDITS_FROM),
         "what": _WHAT.get(failed.evaluation.verdict, "It failed") if failed and failed.evaluation else "It failed",
         "errors": cap(errors(failed), CAP_ERRORS) if failed is not None else "",
     }  # fmt: skip
+
+
+def _origin(task: Task) -> str:
+    """Where a failed kernel was found, if it was written for another target and then perhaps repaired in vain."""
+    by_id = {node.id: node for node in task.nodes}
+    node = task.failed
+    while node is not None and node.edge is Edge.REPAIR and node.repairs is not None:
+        node = by_id.get(node.repairs)
+    return _idea(node) if node is not None and node.edge is Edge.TRANSFER else ""
 
 
 def _wants_plain(task: Task) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import itertools
 import json
 import re
 
@@ -13,14 +14,6 @@ _SPACES = re.compile("[\u00a0\u2000-\u200a\u202f\u205f\u3000]")
 
 #: with more tags than this of one kind a text is none that a model means; pairing them would take minutes
 MOST_TAGS = 50
-
-_WORDS = "think|thinking|thought|thoughts|reasoning|reflection|scratchpad|analysis"
-_THOUGHT = re.compile(rf"(?:<|◁|\[)({_WORDS})(?:>|▷|\]).*?(?:<|◁|\[)/\1(?:>|▷|\])", re.DOTALL | re.IGNORECASE)
-_THOUGHT_END = re.compile(rf"(?:<|◁|\[)/(?:{_WORDS})(?:>|▷|\])", re.IGNORECASE)
-_THOUGHT_START = re.compile(rf"(?:<|◁|\[)(?:{_WORDS})(?:>|▷|\])", re.IGNORECASE)
-#: channels of models whose template leaks into the text
-_FINAL = re.compile(r"<\|channel\|>\s*final\s*<\|message\|>", re.IGNORECASE)
-_MARK = re.compile(r"<\|(?:end|return|im_end|eot_id|endoftext|start|message|channel)\|>(?:assistant)?")
 
 #: look-alikes of ASCII that word processors and some models put into code
 _LOOK_ALIKES = str.maketrans({
@@ -36,7 +29,8 @@ _LOOK_ALIKES = str.maketrans({
     **dict(zip("\u0410\u0412\u0415\u041a\u041c\u041d\u041e\u0420\u0421\u0422\u0425", "ABEKMHOPCTX", strict=True)),
     **dict(zip("\u0430\u0435\u043e\u0440\u0441\u0443\u0445", "aeopcyx", strict=True)),
 })  # fmt: skip
-_NUMBERED = re.compile(r"^\s*\d+\s*[|:│]\s?")
+_NUMBERED = re.compile(r"^\s*(\d+)(\s*[|:│]\s?|[ \t]+|$)")
+_ESCAPE = re.compile(r"&(?:lt|gt|quot|amp|apos|nbsp|#0?39|#x27);", re.IGNORECASE)
 
 _REFUSALS = re.compile(
     r"\bI(?:'m| am) (?:sorry|unable to|not able to)\b|\bI must decline\b|\bas an AI\b|"
@@ -52,19 +46,6 @@ def clean(text: str) -> str:
     return _SPACES.sub(" ", _INVISIBLE.sub("", text))
 
 
-def without_thoughts(text: str) -> str:
-    """The text without blocks of reasoning, closed ones and one whose beginning is missing."""
-    final = list(_FINAL.finditer(text))
-    if final:
-        text = text[final[-1].end():]
-    if len(_THOUGHT_START.findall(text)) <= MOST_TAGS:
-        text = _THOUGHT.sub("", text)
-    ends = list(_THOUGHT_END.finditer(text))
-    if ends:
-        text = text[ends[-1].end():]
-    return _MARK.sub("", _THOUGHT_START.sub("", text))
-
-
 def unquoted(text: str) -> str:
     """The text without the marks of a quotation, where every line has one."""
     lines = [line for line in text.split("\n") if line.strip()]
@@ -75,29 +56,50 @@ def unquoted(text: str) -> str:
 
 def plain_code(text: str) -> str:
     """Code with ASCII in place of look-alikes, without line numbers, and without HTML's escapes."""
-    if "&lt;" in text or "&quot;" in text:
-        text = html.unescape(text)
+    if "&lt;" in text or "&gt;" in text or "&quot;" in text:
+        # these alone: `html.unescape` would make a sign of `&reg` or `&copy` too
+        text = _ESCAPE.sub(lambda match: html.unescape(match[0]), text).replace("\u00a0", " ")
     if not text.isascii():
         text = text.translate(_LOOK_ALIKES)
     lines = text.split("\n")
-    full = [line for line in lines if line.strip()]
-    if len(full) > 2 and all(_NUMBERED.match(line) for line in full):
-        lines = [_NUMBERED.sub("", line) for line in lines]
-    return "\n".join(lines)
+    return "\n".join(_unnumbered(lines))
+
+
+def _unnumbered(lines: list[str]) -> list[str]:
+    """The lines without their numbers, where each has a greater one than the line before."""
+    matches = [_NUMBERED.match(line) for line in lines]
+    found = [match for match, line in zip(matches, lines, strict=True) if match is not None and line.strip()]
+    numbers = [int(match[1][:9]) for match in found]
+    if len(found) < max(3, sum(bool(line.strip()) for line in lines)):
+        return lines
+    if any(a >= b for a, b in itertools.pairwise(numbers)):
+        return lines
+    # blanks behind a number are the indentation too
+    blanks = min((len(match[2]) for match in found if match[2] and not match[2].strip()), default=0)
+    return [line if match is None else line[match.end() if match[2].strip() else match.end(1) + blanks:]
+            for match, line in zip(matches, lines, strict=True)]  # fmt: skip
 
 
 def in_json(text: str) -> dict[str, str]:
-    """Texts of a JSON object; empty where the text is none."""
+    """Texts of a JSON object, those of objects and lists within it included; empty where the text is none."""
     text = text.strip()
     if not text.startswith("{"):
         return {}
     try:
-        found = json.loads(text)
+        found = json.loads(text, strict=False)
     except (ValueError, RecursionError):
         return {}
-    if not isinstance(found, dict):
-        return {}
-    return {str(key): value for key, value in found.items() if isinstance(value, str)}
+    texts: dict[str, str] = {}
+    open_ = [("", found)]
+    while open_:
+        name, value = open_.pop()
+        if isinstance(value, str):
+            texts.setdefault(name, value)
+        elif isinstance(value, dict):
+            open_ += [(str(key), inner) for key, inner in reversed(value.items())]
+        elif isinstance(value, list):
+            open_ += [(f"{name} {number}", inner) for number, inner in reversed(list(enumerate(value)))]
+    return texts
 
 
 def refusal(text: str) -> str:

@@ -74,8 +74,9 @@ def tasks(language: Language) -> list[Task]:
     bare = Task(target=target, device=_DEVICES[language], edge=Edge.DRAFT, parent=None, failed=None, best=None,
                 lineage=(), nodes=(), seed=0)  # fmt: skip
     full = msgspec.structs.replace(bare, parent=first, best=best, lineage=(first,), nodes=(first, failed, best))
-    found = [bare, msgspec.structs.replace(full, edge=Edge.REPAIR, failed=failed)]
-    edges = (Edge.REWRITE, Edge.MERGE, Edge.TRANSFER)
+    moved = msgspec.structs.replace(failed, edge=Edge.TRANSFER)
+    found = [bare, *(msgspec.structs.replace(full, edge=Edge.REPAIR, failed=node) for node in (failed, moved))]
+    edges = (Edge.REWRITE, Edge.MERGE)
     found += [msgspec.structs.replace(full, edge=edge, other=best) for edge in edges]
     # with a named move, and without
     return found + [msgspec.structs.replace(full, edge=Edge.IMPROVE, seed=seed) for seed in range(4)]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from forge_tui.proposers.parse import ENTRY, clean, parse_reply
+from forge_tui.proposers.parse import CUT_THOUGH_DONE, ENTRY, clean, parse_reply
 
 CPP = '#include "forge_target.h"\nextern "C" int forge_launch(FORGE_PARAMS) {\n    return 0;\n}\n'
 CUDA = '//@launch k grid=1 block=32\n#include "forge_target.h"\nextern "C" __global__ void k(FORGE_PARAMS) {\n}\n'
@@ -67,10 +67,14 @@ def test_a_cut_reply_is_truncated(reason: str) -> None:
     assert parse_reply("", "cpp", reason).failure == "truncated"
 
 
-def test_an_open_block_is_truncated_unless_the_kernel_is_whole() -> None:
-    """A missing last fence is forgiven only where all braces are closed."""
-    assert parse_reply("```cpp\n" + CPP[:-3], "cpp", "stop").failure == "truncated"
+@pytest.mark.parametrize("end", ["", "\n    /* sums", "\n    if (x) {"])
+def test_an_open_block_is_truncated_unless_the_kernel_is_whole(end: str) -> None:
+    """A missing last fence is forgiven where all is closed; else it is a cut only if the provider says nothing."""
+    cut = "```cpp\n" + CPP[:-3] + end
+    assert parse_reply(cut, "cpp", "").failure == "truncated"
+    assert parse_reply(cut, "cpp", "stop").failure == CUT_THOUGH_DONE
     assert parse_reply("```cpp\n" + CPP, "cpp", "stop").source == CPP
+    assert parse_reply("```cpp\n" + CPP, "cpp", "").source == CPP
 
 
 def test_tags_are_read_where_there_are_no_fences() -> None:

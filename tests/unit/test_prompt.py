@@ -81,6 +81,7 @@ def tasks() -> dict[str, Task]:
            "k.cpp:3:11: error: 'zero' was not declared in this scope\n"
            "k.cpp:4:3: error: second\nk.cpp:1:1: fatal error: third\nk.cpp:2:1: error: fourth\n")  # fmt: skip
     failed = node(0, evaluation=broken(reason="g++ found errors.", log=log))
+    moved = msgspec.structs.replace(failed, edge=Edge.TRANSFER, idea="found in RMSNorm at another size")
     return {
         "draft_cpp": task(Edge.DRAFT),
         "draft_cuda": task(Edge.DRAFT, device=CUDA),
@@ -88,7 +89,7 @@ def tasks() -> dict[str, Task]:
         "repair_cpp": task(Edge.REPAIR, (failed,), failed=failed),
         "rewrite_cuda": msgspec.structs.replace(improve_task(CUDA), edge=Edge.REWRITE),
         "merge_cpp": msgspec.structs.replace(improve_task(), edge=Edge.MERGE, other=improve_task().best),
-        "transfer_cpp": msgspec.structs.replace(task(Edge.TRANSFER), other=node(9, evaluation=right(2.0))),
+        "repair_moved_cpp": task(Edge.REPAIR, (moved,), failed=moved),
     }
 
 
@@ -241,6 +242,65 @@ def test_every_section_is_capped() -> None:
     repair = prompt.render(msgspec.structs.replace(big, edge=Edge.REPAIR, failed=bloated[4]))
     assert count(repair.text) <= most
     assert count(repair.request.split("# Task")[1]) < prompt.CAP_ERRORS + 120
+
+
+def long_kernel(word: str, lines: int) -> str:
+    """About 24 tokens to a line."""
+    body = "\n".join(f"    {word}_{i % 7} = fmaf(a[{i}], b[{i}], {word}_{i % 5});" for i in range(lines))
+    return f'#include "forge_target.h"\n{body}\n// END OF {word}\n'
+
+
+@pytest.mark.parametrize(("first", "second"), [(20, 20), (300, 300), (300, 100), (100, 300), (2000, 2000), (250, 20)])
+@pytest.mark.parametrize("edge", [Edge.DRAFT, Edge.IMPROVE, Edge.REPAIR, Edge.REWRITE, Edge.MERGE])
+def test_no_section_is_cut_through_its_form(edge: Edge, first: int, second: int) -> None:
+    """Long sources are cut in themselves: headings, fences, notes about kernels and the task stay, both ends too."""
+    used = {f"kernel_{i}": {"registers": 255, "smem_bytes": 1000 + i, "spill_bytes": 64} for i in range(40)}
+    settings = {f"TUNABLE_NUMBER_{i}": i for i in range(40)}
+    one = node(0, source=long_kernel("one", first), tunables=settings, language="cuda",
+               evaluation=msgspec.structs.replace(right(1.5), resources=used))  # fmt: skip
+    two = msgspec.structs.replace(one, id=1, source=long_kernel("two", second))
+    wrong = node(2, Edge.IMPROVE, 0, broken(reason="wrong " * 500, log="k.cu(3): error: no\n" * 900), source=one.source)
+    made = task(edge, (one, two, wrong), parent=None if edge is Edge.DRAFT else one, best=two,
+                failed=wrong if edge is Edge.REPAIR else None, device=CUDA)  # fmt: skip
+    asked = prompt.render(msgspec.structs.replace(made, other=two))
+    before, _, kernels = asked.request.partition("# The kernel")
+    kernels, _, rest = kernels.partition("\n# Task\n")
+    assert rest or edge is Edge.DRAFT
+    assert count(f"# The kernel{kernels}") <= prompt.CAPS["kernels"]
+    assert count(rest) <= prompt.CAPS["task"]
+    assert "... cut ..." not in before
+    assert asked.request.count("```") % 2 == 0
+    sizes = {"one": count(one.source), "two": count(two.source)}
+    for word in {Edge.DRAFT: [], Edge.MERGE: ["one", "two"]}.get(edge, ["one"]):
+        source = {"one": one, "two": two}[word].source.strip()
+        assert source[:100] in kernels
+        assert source[-100:] in kernels
+        most = prompt.CAP_SOURCE
+        if edge is Edge.MERGE:
+            most = prompt.CAP_PAIR // 2 if sum(sizes.values()) > prompt.CAP_PAIR else prompt.CAP_PAIR
+        assert (source in kernels) == (sizes[word] <= most)
+
+
+def test_a_rewrite_names_the_champions_family_and_the_usual_ones_first() -> None:
+    """What is not to be done again: the best kernel's approach, then those taken often, then lately; eight in all."""
+    nodes = [node(i, evaluation=right(1.0), family=name) for i, name in enumerate(
+        ["a", "b", "c", "d", "e", "f", "g", "zigzag", "zigzag", "h", "i", "warp shuffles", "j"])]  # fmt: skip
+    best = nodes[11]
+    made = task(Edge.REWRITE, tuple(nodes), parent=best, best=best)
+    assert "none of these: warp shuffles; zigzag; j; i; h; g; f; e." in prompt.render(made).request
+
+
+def test_a_kernel_from_elsewhere_is_repaired_as_such() -> None:
+    """Its author is told where it comes from, also when a repair of it has failed."""
+    moved = tasks()["repair_moved_cpp"]
+    assert "written for another target (found in RMSNorm at another size)" in prompt.render(moved).request
+    failed = moved.failed
+    assert failed is not None
+    again = msgspec.structs.replace(failed, id=1, edge=Edge.REPAIR, repairs=0, idea="a repair")
+    asked = prompt.render(task(Edge.REPAIR, (failed, again), failed=again)).request
+    assert "written for another target (found in RMSNorm at another size)" in asked
+    own = msgspec.structs.replace(failed, edge=Edge.DRAFT)
+    assert "another target" not in prompt.render(task(Edge.REPAIR, (own,), failed=own)).request
 
 
 def test_drafts_that_keep_failing_ask_for_a_plain_kernel() -> None:

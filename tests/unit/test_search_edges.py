@@ -187,7 +187,7 @@ def test_what_a_model_is_asked_for_by_a_merge_and_a_rewrite() -> None:
     assert "// kernel of tiles" in merged
     assert merged.index("# The kernel to improve") < merged.index("# The kernel to combine it with (1.500x")
     rewrite = search.task(msgspec.structs.replace(step, edge=Edge.REWRITE, other=None), simulate.DEVICE)
-    assert "an approach of another kind, none of these: rows; tiles." in prompt.render(rewrite).request
+    assert "an approach of another kind, none of these: tiles; rows." in prompt.render(rewrite).request
     model = LlmProposer("some/model")
     assert model.can(task)
     assert model.can(rewrite)
