@@ -11,6 +11,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from forge_tui.cli import settings
+from forge_tui.core.paths import Workspace
+
 README = (Path(__file__).parents[2] / "README.md").read_text()
 #: what keeps a run short; everything else is as the README has it
 SHORT = ["--headless", "--minutes", "0.2", "--evaluations", "2", "--targets", "1", "--no-compile-baseline"]
@@ -87,3 +90,16 @@ def test_command(folder, command):
         assert "PyTorch" in done.stdout
     else:
         assert done.stdout.strip()
+
+
+def test_the_config_file_of_the_readme_is_one(tmp_path, monkeypatch):
+    """Every key of it is known, and means what the README says."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "own"))
+    (text,) = re.findall(r"```toml\n(.*?)```", README, re.DOTALL)
+    place = Workspace(tmp_path / ".forge")
+    place.root.mkdir()
+    (place.root / "config.toml").write_text(text)
+    found = settings.load(place, {}, {})
+    assert found.run.model == ("anthropic/claude-opus-4-8", "openai/qwen")
+    assert found.run.usd == 5
+    assert found.models["openai/qwen"].price == (0, 0)
