@@ -172,7 +172,8 @@ def run(
     templates: Annotated[bool, typer.Option(help="Let the built-in templates write kernels")] = True,
     under: Annotated[str, typer.Option(help="How the model will run: eager")] = "eager",
     evaluations: Annotated[int, typer.Option(min=1, help="Most candidates to evaluate")] = 60,
-    minutes: Annotated[float, typer.Option(min=0, callback=_number, help="Most minutes to search")] = 60.0,
+    minutes: Annotated[float, typer.Option(
+        min=0, callback=_number, help="Most minutes of search, without profiling and waiting for a person")] = 60.0,
     usd: Annotated[float | None, typer.Option(
         min=0, callback=_number, help="Most dollars to spend on LLMs and, with --gpu-rate, on the machine")] = None,
     gpu_rate: Annotated[float, typer.Option(
@@ -243,7 +244,8 @@ def resume(
     session: Annotated[str | None, typer.Argument(metavar="[SESSION]", help="By default the last one")] = None,
     workspace: Workspace = None,
     evaluations: Annotated[int | None, typer.Option(min=1, help="Another limit of candidates")] = None,
-    minutes: Annotated[float | None, typer.Option(min=0, callback=_number, help="Another limit of minutes")] = None,
+    minutes: Annotated[float | None, typer.Option(
+        min=0, callback=_number, help="Another limit of minutes of search, earlier ones included")] = None,
     usd: Annotated[float | None, typer.Option(min=0, callback=_number, help="Another limit of dollars")] = None,
     price: Price = None,
     allow_remote: AllowRemote = False,

@@ -95,6 +95,10 @@ class RunReport(Record, frozen=True, kw_only=True):
     """Calls of the model after which what they save has paid for the search; None without a rate or a gain."""
     profile: ProfileSummary | None = None
     """None before the model was profiled."""
+    profile_s: float = 0.0
+    """Of `elapsed_s`, profiling."""
+    search_s: float = 0.0
+    """Of `elapsed_s`, what counted for `--minutes`."""
 
 
 def summary(profile: Profile) -> ProfileSummary:

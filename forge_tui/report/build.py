@@ -155,6 +155,7 @@ def _report(
         max_abs_error=deployment.max_abs_error if deployment else None, targets=results,
         evaluations=session.evaluations, cost_usd=session.cost_usd, cost_is_lower_bound=session.unpriced_calls > 0,
         stop_reason=session.stop_reason, state=session.state, elapsed_s=session.elapsed_s,
+        profile_s=session.profile_s, search_s=session.search_s,
         warnings=tuple(dict.fromkeys([*(profile.warnings if profile else ()), *warnings])),
         isolation=isolation, profile=summary(profile) if profile else None, rent_usd=rent_usd,
         repaid_after_calls=repaid_after(session.cost_usd + rent_usd, session.options.gpu_usd_per_hour, deployment),

@@ -62,7 +62,7 @@ def _summary(report: RunReport, details: Details) -> list[str]:
         ("speedup over the fastest baseline", times(report.speedup_vs_best, 3)),
         ("largest difference of outputs", "-" if report.max_abs_error is None else f"{report.max_abs_error:.2e}"),
         ("evaluations", str(report.evaluations)),
-        ("time spent", duration(report.elapsed_s)),
+        ("time spent", _time(report)),
         ("cost", money(report.cost_usd, lower_bound=report.cost_is_lower_bound)),
     ]
     if report.rent_usd:
@@ -197,6 +197,11 @@ def _spending(report: RunReport, details: Details) -> list[str]:
     head = ("model", "calls", "failed", "prompt tokens", "of them cached", "reply tokens", "cost")
     total = f"Together {money(report.cost_usd, lower_bound=report.cost_is_lower_bound)}."
     return ["## LLM calls", "", *_table(head, rows), "", total]
+
+
+def _time(report: RunReport) -> str:
+    parts = f"{duration(report.profile_s)} of profiling, {duration(report.search_s)} of search"
+    return duration(report.elapsed_s) + (f" ({parts})" if report.profile_s or report.search_s else "")
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

@@ -29,6 +29,8 @@ def render(report: RunReport) -> str:
     if report.rent_usd:
         cost += f", {money(report.rent_usd)} for the machine"
     lines += _pair("spent", f"{count(report.evaluations, 'evaluation')}, {duration(report.elapsed_s)}{cost}")
+    if report.profile_s or report.search_s:
+        lines += _pair("", f"of it {duration(report.profile_s)} of profiling and {duration(report.search_s)} of search")
     if report.repaid_after_calls is not None:
         lines += _pair("", f"paid for itself after {count(report.repaid_after_calls, 'call')} of the model")
     if report.targets:

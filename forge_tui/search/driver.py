@@ -58,6 +58,7 @@ class Search:
         self._expected_usd: dict[str, float] = {}
         #: evaluations that models used before they answered
         self._aside = 0
+        self._room = 0
         # what a step that there is no money for may cost; 0 where nobody knows it
         self._short: float | None = None
 
@@ -311,10 +312,10 @@ class Search:
         """Targets that may start a step now, the most deserving first; independent of the order they came in."""
         config = self.config
         worthy = [tree for tree in self._trees.values() if not self._outlook(tree).closed()]
-        room = config.in_flight_per_target * (2 if len(worthy) == 1 else 1)
+        self._room = room = config.in_flight_per_target * (2 if len(worthy) == 1 else 1)
         ready = [
             tree for tree in worthy
-            if tree.in_flight < room and self._idle.get(tree.target.id) != self._moment
+            if tree.in_flight - self._waiting(tree) < room and self._idle.get(tree.target.id) != self._moment
         ]  # fmt: skip
         ready.sort(key=lambda tree: (-self._outlook(tree).rank, tree.target.id))
         first = [
@@ -340,6 +341,9 @@ class Search:
                 continue
             if step.proposer in self.config.people and self._begun >= self.config.max_evaluations:
                 # there would be no room for the reply
+                continue
+            if step.edge is Edge.TUNE and tree.in_flight >= self._room:
+                # with nothing else to do, settings would use up what a person is asked for
                 continue
             if step.edge in FREE or self._possible(tree, step, can):
                 return step

@@ -10,6 +10,7 @@ from forge_tui.core.events import Kind
 from forge_tui.core.paths import Workspace
 from forge_tui.core.records import Evaluation, Verdict
 from forge_tui.core.reports import TargetResult
+from forge_tui.report import markdown, text
 from forge_tui.report.build import best_node, details, repaid_after, run_report, spending
 from forge_tui.store.reader import Reader
 from forge_tui.store.writer import Store
@@ -31,6 +32,19 @@ def test_isolation_is_in_the_report(tmp_path):
                                            "level": "info"})  # fmt: skip
     with contextlib.closing(Reader.open(workspace)) as reader:
         assert run_report(reader, name).isolation == "isolated: landlock+seccomp"
+
+
+def test_profiling_and_search_are_told_apart(tmp_path):
+    """The report has what counted for the minutes beside all of the time, in the table and in the document."""
+    workspace, name = fixture.finished(tmp_path)
+    with contextlib.closing(Store.open(workspace)) as store:
+        store.add_elapsed(name, 40.0, profile_s=35.0, search_s=5.0)
+    with contextlib.closing(Reader.open(workspace)) as reader:
+        report, more = run_report(reader, name), details(reader, name)
+    assert (report.elapsed_s, report.profile_s, report.search_s) == (130.0, 35.0, 5.0)
+    assert "spent        5 evaluations, 2 min 10 s, $0.0100\n             of it 35 s of profiling and 5 s of search\n" \
+        in text.render(report)  # fmt: skip
+    assert "| time spent | 2 min 10 s (35 s of profiling, 5 s of search) |" in markdown.render(report, more)
 
 
 def test_report_of_a_finished_session(tmp_path):

@@ -46,6 +46,7 @@ def _as_document(info: SessionInfo, speedup: float | None) -> dict[str, object]:
         "device": info.options.device, "created_at": info.created_at, "updated_at": info.updated_at,
         "evaluations": info.evaluations, "max_evaluations": info.options.max_evaluations, "speedup": speedup,
         "cost_usd": info.cost_usd, "unpriced_calls": info.unpriced_calls, "elapsed_s": info.elapsed_s,
+        "profile_s": info.profile_s, "search_s": info.search_s,
         "stop_reason": info.stop_reason, "error": info.error,
     }  # fmt: skip
 
