@@ -91,7 +91,7 @@ def _edit(body: list[str], marks: int, have: list[str]) -> Edit:
     equal = [i for i in at if len(_MIDDLE.match(body[i])[1]) == marks] or at  # type: ignore[index]
     middle = equal[0]
     if len(equal) > 1:
-        middle = next((i for i in equal if _contains(have, [line.strip() for line in body[:i]])), middle)
+        middle = next((i for i in reversed(equal) if _contains(have, [line.strip() for line in body[:i]])), middle)
     return Edit(search=_unfenced(body[:middle]), replace=_unfenced(body[middle + 1:]))
 
 

@@ -85,8 +85,12 @@ def _definitions(hidden: str) -> Iterator[tuple[int, int]]:
                 continue
             depth -= 1
             if depth == 0 and body:
-                yield start, match.end()
-                start, body = match.end(), False
+                end = match.end()
+                # that of a class
+                closing = re.compile(r"\s*;").match(hidden, end)
+                end = closing.end() if closing else end
+                yield start, end
+                start, body = end, False
         elif depth == 0:
             start = match.end()
 

@@ -226,6 +226,12 @@ def base(task: Task) -> str:
     return task.parent.source if task.parent is not None else ""
 
 
+def shown(task: Task) -> tuple[str, ...]:
+    """Other sources that the author may have been shown: a copy of one is no answer."""
+    nodes = (task.failed, task.parent, task.other, task.best)
+    return tuple(dict.fromkeys(node.source for node in nodes if node is not None and node.source != base(task)))
+
+
 def _asked(task: Task) -> dict[str, Any]:
     strategy = None
     if task.edge is Edge.IMPROVE:

@@ -75,7 +75,7 @@ class ReplayProposer:
             return Proposal(source=None, failure="No recorded reply is left for it.")
         self._given.add(number)
         entry = self._recorded[number]
-        reply = parse_reply(entry.reply, task.device.language, "", prompt.base(task))
+        reply = parse_reply(entry.reply, task.device.language, "", prompt.base(task), prompt.shown(task))
         source = reply.source
         if source is None and entry.source:
             # edits of another kernel than the one at hand
