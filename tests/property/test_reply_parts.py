@@ -126,8 +126,7 @@ def test_a_unified_diff_makes_what_it_says(old: list[str], data: st.DataObject) 
 
 HOST = ["void run(float* x) {\n    k<<<1, 32>>>(x);\n}\n", "int main() { return 0; }\n",
         "static void* room() { void* p; cudaMalloc(&p, 8); return p; }\n",
-        "torch::Tensor go(torch::Tensor x) {\n    if (x.numel()) { k<<<1, 1>>>(x.data_ptr<float>()); }\n"
-        "    return x;\n}\n",
+        "torch::Tensor go(torch::Tensor x) {\n    if (x.numel()) { k<<<1, 1>>>(x.data()); }\n    return x;\n}\n",
         "struct Runner {\n    void go() { k<<<2, 2>>>(nullptr); }\n};\n"]  # fmt: skip
 DEVICE = ["__device__ float twice(float v) { return v + v; }\n", "constexpr int N = 4;\n",
           "struct Pair { float a, b; };\n",
