@@ -144,8 +144,13 @@ class BookedPlayer:
         assert made.call is not None
         rng = random.Random(f"booked {task.target.id} {task.seed}")
         reserved_usd = (made.call.cost_usd or 0.0) * rng.uniform(1.0, 1.6)
+        came = self._books.came(task, made.call.model)
+        if came:
+            # it came to the engine before this one
+            number, call = came[-1]
+            return msgspec.structs.replace(made, call=call, booked=number)
         for attempt in (1, 2, 3):
-            asked = msgspec.structs.replace(made.call, reserved_usd=reserved_usd, attempt=attempt)
+            asked = msgspec.structs.replace(made.call, reserved_usd=reserved_usd, attempt=attempt, seed=task.seed)
             number = self._books.open(task, asked)
             if number is None:
                 return Proposal(source=None, infra=True, this_request=True, failure="The budget does not allow it.")
@@ -157,8 +162,10 @@ class BookedPlayer:
                 continue
             if luck < 0.22:
                 filtered = asked.unanswered("broken", "The reply was filtered.")
+                self._books.settle(number, filtered)
                 return Proposal(source=None, infra=True, this_request=True, failure="Filtered.", call=filtered,
                                 booked=number)  # fmt: skip
+            self._books.settle(number, asked)
             return msgspec.structs.replace(made, call=asked, booked=number)
         raise AssertionError("the last attempt returns")
 

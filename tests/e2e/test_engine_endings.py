@@ -83,9 +83,11 @@ class Paid:
         await asyncio.sleep(0)
         if self.refuses(task):
             refused = msgspec.structs.replace(call, state="failed", cost_usd=0.0, priced=True)
+            self.books.settle(number, refused)
             return Proposal(source=None, infra=True, this_request=True, failure="Too long.", call=refused,
                             booked=number)  # fmt: skip
         paid = msgspec.structs.replace(call, cost_usd=self.most / 2, priced=True)
+        self.books.settle(number, paid)
         return msgspec.structs.replace(self.inner.write(task), call=paid, booked=number)
 
     async def close(self):

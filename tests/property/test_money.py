@@ -33,10 +33,14 @@ class Rows:
         self.calls.append(msgspec.structs.replace(call, state="open", cost_usd=None))
         return len(self.calls)
 
-    def settle_llm_call(self, session: str, number: int, call: LlmCall, node_id: int | None) -> None:
+    def settle_llm_call(self, session: str, number: int, call: LlmCall) -> None:
         """What became of it, once."""
         assert self.calls[number - 1].state == "open"
         self.calls[number - 1] = call
+
+    def link_llm_call(self, session: str, number: int, node_id: int) -> None:
+        """Its node: of a call that came back."""
+        assert self.calls[number - 1].state == "done"
 
     @property
     def paid(self) -> float:
@@ -69,7 +73,7 @@ class World:
         """What an engine does when it opens the session."""
         for number, call in enumerate(self.rows.calls, 1):
             if call.state == "open":
-                self.rows.settle_llm_call("s", number, call.unanswered("lost", "killed"), None)
+                self.rows.settle_llm_call("s", number, call.unanswered("lost", "killed"))
         self.search = Search(msgspec.structs.replace(CONFIG, max_usd=self.max_usd), TARGETS)
         dearest: dict[str, float] = {}
         for call in self.rows.calls:
@@ -123,6 +127,7 @@ class World:
             self.ledger.settle(number, asked.unanswered("broken", "it broke off"))
             del self.calls[key(step)]
             return
+        self.ledger.settle(number, came)
         proposal = Proposal(source="// paid" if what == "kernel" else None, call=came, booked=number,
                             infra=what == "infra")  # fmt: skip
         self.end(step, proposal)

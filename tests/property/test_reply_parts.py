@@ -1,4 +1,3 @@
-# ruff: noqa: E501 - lists of lines as models write them
 """The parts of reading a reply: edits, host code, what is left out, reasoning, notes."""
 
 from __future__ import annotations
@@ -26,11 +25,13 @@ KERNEL = '//@launch k grid=1 block=32\n#include "forge_target.h"\nextern "C" __g
 # ---- edits
 
 
-@pytest.mark.parametrize("first", ["<<<<<<< SEARCH", "<<<<<<<", "  <<<<<<< search", "<<<<< ORIGINAL", "<<<<<<<<< HEAD x",
+@pytest.mark.parametrize("first", ["<<<<<<< SEARCH", "<<<<<<<", "  <<<<<<< search", "<<<<< ORIGINAL",
+                                   "<<<<<<<<< HEAD x",
                                    "------- SEARCH"])  # fmt: skip
 def test_marks_are_read_in_many_forms(first: str) -> None:
     """Shorter and longer ones, without words, and those of other tools."""
-    ends = [">>>>>>> REPLACE", ">>>>>>>", ">>>>> REPLACE", "  >>>>> ", ">>>>>>> END.", "+++++++ REPLACE", ">>>>>>>REPLACE"]
+    ends = [">>>>>>> REPLACE", ">>>>>>>", ">>>>> REPLACE", "  >>>>> ", ">>>>>>> END.", "+++++++ REPLACE",
+            ">>>>>>>REPLACE"]
     for middle, last in itertools.product(["=======", " =====", "======= ", "======= REPLACE WITH"], ends):
         found = edits.find(f"{first}\na\n{middle}\nb\n{last}\nmore\n")
         assert found.edits == (Edit(search=("a",), replace=("b",)),)
@@ -125,12 +126,15 @@ def test_a_unified_diff_makes_what_it_says(old: list[str], data: st.DataObject) 
 
 HOST = ["void run(float* x) {\n    k<<<1, 32>>>(x);\n}\n", "int main() { return 0; }\n",
         "static void* room() { void* p; cudaMalloc(&p, 8); return p; }\n",
-        "torch::Tensor go(torch::Tensor x) {\n    if (x.numel()) { k<<<1, 1>>>(x.data_ptr<float>()); }\n    return x;\n}\n",
+        "torch::Tensor go(torch::Tensor x) {\n    if (x.numel()) { k<<<1, 1>>>(x.data()); }\n    return x;\n}\n",
         "struct Runner {\n    void go() { k<<<2, 2>>>(nullptr); }\n};\n"]  # fmt: skip
-DEVICE = ["__device__ float twice(float v) { return v + v; }\n", "constexpr int N = 4;\n", "struct Pair { float a, b; };\n",
-          "template <int V> __device__ int f() { return V; }\n", "namespace own {\n__device__ int g() { return 1; }\n}\n",
+DEVICE = ["__device__ float twice(float v) { return v + v; }\n", "constexpr int N = 4;\n",
+          "struct Pair { float a, b; };\n",
+          "template <int V> __device__ int f() { return V; }\n",
+          "namespace own {\n__device__ int g() { return 1; }\n}\n",
           "// a comment { <<<\n", "#define TWO(x) { x, x }\n"]  # fmt: skip
-LINES = ["//@launch k grid=1 block=32\n", "//@launch k2 grid=(1) block=64\n", "//@tune A 1 2\n", "//@workspace 64 zero\n"]
+LINES = ["//@launch k grid=1 block=32\n", "//@launch k2 grid=(1) block=64\n", "//@tune A 1 2\n",
+         "//@workspace 64 zero\n"]
 
 
 def kernel(name: str) -> str:
@@ -176,9 +180,11 @@ def test_directives_in_and_above_host_code_are_the_kernels() -> None:
 
 @pytest.mark.parametrize("line", [
     "// rest unchanged", "// ... rest of the kernel unchanged ...", "// (same as before)...", "/* ... */", "// ...",
-    "// ... existing code ...", "// The rest of the code remains the same.", "// remaining code as before", "...", "[...]",
+    "// ... existing code ...", "// The rest of the code remains the same.", "// remaining code as before", "...",
+    "[...]",
     "# ... rest of the file", "// [rest of implementation omitted]", "// other functions unchanged from the original",
-    "/* implementation omitted for brevity */", "// your code here", "// everything else stays the same", "// … unchanged",
+    "/* implementation omitted for brevity */", "// your code here", "// everything else stays the same",
+    "// … unchanged",
     "// the rest is the same as in the original", "//... (previous code) ...", "// all other code is unchanged",
 ])  # fmt: skip
 def test_a_line_that_stands_for_code_is_seen(line: str) -> None:
@@ -191,8 +197,10 @@ def test_a_line_that_stands_for_code_is_seen(line: str) -> None:
 
 @pytest.mark.parametrize("line", [
     "// the rest of the row goes to the next warp", "// same as above, but for the odd lanes", "// 0, 1, ..., 31",
-    "// remaining elements that do not fill a vector", "// unchanged", "// as before", "// ... then the tail", "// todo: tune",
-    "// previous partial sums", "s += 1.0f;  // rest unchanged", "// existing values are overwritten", "//", "// omitted lanes hold 0",
+    "// remaining elements that do not fill a vector", "// unchanged", "// as before", "// ... then the tail",
+    "// todo: tune",
+    "// previous partial sums", "s += 1.0f;  // rest unchanged", "// existing values are overwritten", "//",
+    "// omitted lanes hold 0",
     "// keeps the order of the original ... so that sums agree", "asm(\"...\");", "/* a ... z */ s += 1.0f;",
     "// the same thread writes what it read", "// other rows are for other blocks",
 ])  # fmt: skip
@@ -243,9 +251,12 @@ def test_readings_hold_what_was_said(before: str, behind: str) -> None:
 
 
 @pytest.mark.parametrize("text", [
-    "family: Two Words", "**Family**: two words.", "- **family:** *two words*", "## Family: `two words`", "1. Family: two words",
-    "| family | two words |", "Family \u2013 two words", "<family>two words</family>", "// family: two words", "> FAMILY: two words",
-    "### Family\n\nTwo words\n", "**Family**\ntwo words", "* family\uff1a two words", "\"family\": \"two words\"", "__Family:__ two words",
+    "family: Two Words", "**Family**: two words.", "- **family:** *two words*", "## Family: `two words`",
+    "1. Family: two words",
+    "| family | two words |", "Family \u2013 two words", "<family>two words</family>", "// family: two words",
+    "> FAMILY: two words",
+    "### Family\n\nTwo words\n", "**Family**\ntwo words", "* family\uff1a two words", "\"family\": \"two words\"",
+    "__Family:__ two words",
     "hypothesis: x\nfamily: two words\nfamily: another",
 ])  # fmt: skip
 def test_a_family_is_read_in_any_dress(text: str) -> None:
