@@ -84,7 +84,7 @@ def test_costs_as_text(spent, capsys):
     text = capsys.readouterr().out
     assert text.splitlines()[0].split()[:4] == ["model", "calls", "failed", "in"]
     for wanted in ("openai/a", "RMSNorm", "repair", "25%", "Model calls cost $1.50.", "The deployed model takes 20.0%",
-                   "$1.00 of it is not the provider's count", "1 calls are on their way"):  # fmt: skip
+                   "$1.00 of it is not the provider's count", "1 call is on its way."):  # fmt: skip
         assert wanted in text
 
 

@@ -49,6 +49,7 @@ def run(
         raise UsageError(f"--under {under} is not supported yet.", "Leave it out, or say --under eager.")
     check_numbers(threads, seed)
     check_address(api_base)
+    model_names.check_form(models)
     model, device = device_of(model, device)
     on_sim = device.startswith(PREFIX)
     models = check_writers(models, starts=bool(start), on_sim=on_sim, pace=pace)
