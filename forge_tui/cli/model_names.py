@@ -14,6 +14,21 @@ from forge_tui.proposers.table import read as _read
 _OURS = ("templates", "inbox", "sim")
 
 
+def check_form(models: Sequence[str]) -> None:
+    """Refuse what can be no name at all, whoever serves it.
+
+    Raises:
+        UsageError: it is blank, or has blanks or control characters in it.
+    """
+    for name in models:
+        if not name.strip():
+            raise UsageError("--model names nothing.", "Name a model as provider/model, or leave it out.")
+        # what follows those is the name of a file
+        if not name.startswith(("replay:", "sim:")) and any(c.isspace() or not c.isprintable() for c in name):
+            plain = "".join(c for c in name if c.isprintable() and not c.isspace())
+            raise UsageError(f"--model {name!r} has blanks or control characters in it.", f"Did you mean {plain}?")
+
+
 def check(models: Sequence[str], api_base: str | None, note: Callable[[str], None]) -> None:
     """Refuse a name that LiteLLM cannot send anywhere; `note` one that is nearly one of its table, and may be new.
 

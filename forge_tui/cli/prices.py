@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Sequence
 
 from forge_tui.core.errors import UsageError
@@ -19,7 +20,12 @@ def parse_prices(texts: Sequence[str], models: Sequence[str]) -> dict[str, tuple
     """
     found: dict[str, tuple[float, ...]] = {}
     for text in texts:
-        name, _, numbers = text.rpartition("=")
+        name, equals, numbers = text.rpartition("=")
+        if equals and not name.strip():
+            raise UsageError(f"--price {text} names no model before its =.", _FORM)
+        rates = _rates(numbers)
+        if rates is None:
+            raise UsageError(f"--price {shlex.quote(text)} is no price.", _FORM)
         if not name:
             if len(models) != 1:
                 raise UsageError(f"--price {text} does not say of which model.", _FORM)
@@ -27,16 +33,22 @@ def parse_prices(texts: Sequence[str], models: Sequence[str]) -> dict[str, tuple
         if name not in models:
             named = f"The models are {', '.join(models)}." if models else "No --model is named."
             raise UsageError(f"--price {text} is of a model that is not asked.", named)
-        try:
-            rates = tuple(float(part) for part in numbers.split(","))
-        except ValueError:
-            rates = ()
-        if not 2 <= len(rates) <= 4 or not all(math.isfinite(rate) and rate >= 0 for rate in rates):
-            raise UsageError(f"--price {text} is no price.", _FORM)
+        if found.get(name, rates) != rates:
+            raise UsageError(f"--price gives {name} two prices.", "Leave one of them out.")
         found[name] = rates
     return found
 
 
+def _rates(text: str) -> tuple[float, ...] | None:
+    """Two to four numbers of dollars; None where they are not that."""
+    try:
+        rates = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        return None
+    return rates if 2 <= len(rates) <= 4 and all(math.isfinite(rate) and rate >= 0 for rate in rates) else None
+
+
 def of_models(texts: Sequence[str], models: Sequence[str]) -> list[str]:
-    """Those of these models, and those without a name where one model is asked."""
-    return [text for text in texts if (text.rpartition("=")[0] in models if "=" in text else len(models) == 1)]
+    """Those of these models, those without a name where one model is asked, and those that lack their name."""
+    return [text for text in texts if (text.rpartition("=")[0].strip() in ("", *models) if "=" in text
+                                       else len(models) == 1)]  # fmt: skip

@@ -14,6 +14,7 @@ import msgspec
 from forge_tui.cli.profile_view import CallTree, reached
 from forge_tui.core.errors import EnvironmentFault, UsageError
 from forge_tui.core.profiles import Hotspot, Profile
+from forge_tui.core.words import count
 
 _PID = 1
 
@@ -84,7 +85,7 @@ def _arguments(spot: Hotspot, names: dict[str, str]) -> dict[str, Any]:
         "share": spot.share, "host_ms": spot.host_ms, "launches": spot.launches, "floor_ms": spot.floor_ms,
         "floor reached": reached(spot), "headroom_ms": spot.headroom_ms, "bound": spot.bound,
         "target": names.get(spot.target_id or "", ""), "why not": spot.reason, "signature": spot.signature,
-        "kernels": [f"{k.name}: {k.launches} launches, {k.total_ms:.4f} ms" for k in spot.kernels],
+        "kernels": [f"{k.name}: {count(k.launches, 'launch', 'launches')}, {k.total_ms:.4f} ms" for k in spot.kernels],
     }  # fmt: skip
     return {name: value for name, value in shown.items() if value not in ("", [], "-")}
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from forge_tui.core.events import Kind
 from forge_tui.core.records import Event, Verdict
+from forge_tui.core.words import count
 from forge_tui.store.reader import Reader
 
 
@@ -35,7 +36,7 @@ class ProgressLines:
             case Kind.STATE:
                 return self._state(data)
             case Kind.PROFILED:
-                return f"profiled  {data['model_ms']:.2f} ms a call, {data['targets']} targets"
+                return f"profiled  {data['model_ms']:.2f} ms a call, {count(data['targets'], 'target')}"
             case Kind.TARGET_OPENED:
                 self._names[data["target"]] = data["name"]
                 if not data["usable"]:

@@ -23,18 +23,18 @@ def task_of(
         UsageError: there is no such target or node, or nothing that this edge could begin with.
     """
     info = reader.session(session)
-    target = _target(reader.targets(session), target_name)
+    if node_id is not None and edge is Edge.DRAFT:
+        raise UsageError(f"A draft begins with no kernel, and --node {node_id} names one.", "Leave one of them out.")
+    node = _node(reader.nodes(session), session, node_id) if node_id is not None else None
+    target = _target(reader.targets(session), target_name, node)
     if info.device is None:
         raise UsageError(f"Session {session} has no profile yet.")
     nodes = reader.nodes(session, target.id)
-    by_id = {node.id: node for node in nodes}
+    by_id = {one.id: one for one in nodes}
     best = _best(nodes)
-    if node_id is not None and node_id not in by_id:
-        raise UsageError(f"{target.name} has no node {node_id}.", f"It has {', '.join(map(str, by_id)) or 'none'}.")
-    node = by_id[node_id] if node_id is not None else None
     if edge is None:
-        failed = node is not None and _failed(node)
-        edge = Edge.REPAIR if failed else Edge.IMPROVE if (node or best) is not None else Edge.DRAFT
+        edge = Edge.REPAIR if node is not None and _failed(node) else \
+            Edge.IMPROVE if (node or best) is not None else Edge.DRAFT  # fmt: skip
     task = Task(target=target, device=info.device, edge=edge, parent=None, failed=None, best=best, lineage=(),
                 nodes=tuple(nodes), seed=seed)  # fmt: skip
     if edge is Edge.DRAFT:
@@ -44,17 +44,34 @@ def task_of(
     parent = node or best
     if parent is None:
         raise UsageError(f"{target.name} has no right kernel to begin with.", "Say --edge draft.")
+    if not _speedup(parent):
+        hint = "Say --edge repair." if _failed(parent) else "Name a right one."
+        raise UsageError(f"Node {parent.id} is no right kernel to begin with.", hint)
     task = msgspec.structs.replace(task, parent=parent, lineage=_lineage(parent, by_id))
     return _merge(task) if edge is Edge.MERGE else task
 
 
-def _target(targets: list[Target], name: str | None) -> Target:
-    for target in targets:
-        if name is None or target.called(name):
+def _node(nodes: list[Node], session: str, number: int) -> Node:
+    for node in nodes:
+        if node.id == number:
+            return node
+    there = f"It has {nodes[0].id} to {nodes[-1].id}." if nodes else "It has none yet."
+    raise UsageError(f"Session {session} has no node {number}.", there)
+
+
+def _target(targets: list[Target], name: str | None, node: Node | None) -> Target:
+    """The one that is named, else the node's, else the first."""
+    chosen = [target for target in targets if target.called(name)] if name is not None else targets
+    if not chosen:
+        known = ", ".join(target.name for target in targets)
+        raise UsageError(f"There is no target {name!r}." if name else "The session has no target.",
+                         f"Targets are {known}." if known else "")  # fmt: skip
+    if node is None:
+        return chosen[0]
+    for target in chosen:
+        if target.id == node.target_id:
             return target
-    known = ", ".join(target.name for target in targets)
-    raise UsageError(f"There is no target {name!r}." if name else "The session has no target.",
-                     f"Targets are {known}." if known else "")  # fmt: skip
+    raise UsageError(f"Node {node.id} is no kernel of {chosen[0].name}.", "Leave out --target.")
 
 
 def _repair(task: Task, node: Node | None, by_id: dict[int, Node]) -> Task:

@@ -27,6 +27,7 @@ from forge_tui.core.paths import Workspace
 from forge_tui.core.ports import Compiler, Evaluator, TargetCheck
 from forge_tui.core.profiles import Profile
 from forge_tui.core.records import CompileFailure, Device, Evaluation, Record, RunOptions, Target, Verdict
+from forge_tui.core.words import count
 from forge_tui.engine.check import pick_target
 from forge_tui.engine.journal import Journal
 from forge_tui.engine.pipeline import binary_key, compiles_ahead, steps_at_once
@@ -240,7 +241,7 @@ class Recording:
             work.points = {(p.source, p.setting): p for p in _settled(work)}
         kept = sum(len(work.points) for work in works)
         if kept:
-            self._say(f"{kept} points are recorded already.")
+            self._say(f"{count(kept, 'point is', 'points are')} recorded already.")
 
     def _left(self, works: Sequence[_Work]) -> int:
         return sum(len(work.order) - len(_settled(work)) for work in works)
@@ -259,7 +260,8 @@ class Recording:
             for number, work in enumerate(works):
                 bench.know(work)
                 todo = iter([place for place in work.order if place not in work.points])
-                self._say(f"{work.target.name}: {len(work.order)} points, {len(work.order) - len(work.points)} to do.")
+                left = len(work.order) - len(work.points)
+                self._say(f"{work.target.name}: {count(len(work.order), 'point')}, {left} to do.")
                 async with asyncio.TaskGroup() as group:
                     for _ in range(compiles_ahead(device) + steps_at_once(device)):
                         group.create_task(self._worker(number, work, todo, bench, journal))
@@ -311,9 +313,10 @@ class Recording:
 
     def _limit_reached(self) -> str:
         if self._limit is not None and self.new >= self._limit:
-            return f"the limit of {self._limit} points is reached"
+            return f"the limit of {count(self._limit, 'point')} is reached"
         if time.monotonic() - self._started >= self._options.max_minutes * 60:
-            return f"the limit of {self._options.max_minutes:g} minutes is reached"
+            unit = "minute" if self._options.max_minutes == 1 else "minutes"
+            return f"the limit of {self._options.max_minutes:g} {unit} is reached"
         return ""
 
     def _progress(self, work: _Work) -> None:

@@ -15,6 +15,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from forge_tui.core.errors import ForgeError
 from forge_tui.core.records import ITEMSIZE, Graph, GraphNode, Signature
+from forge_tui.core.words import count
 
 #: operations that are taken apart although torch calls some of them core: their parts fuse with what is around them
 _TAKEN_APART = (
@@ -52,7 +53,8 @@ def trace_graph(
     """
     names = [item.name for item in signature.inputs]
     if len(names) != len(inputs):
-        raise TraceError(f"The signature has {len(names)} inputs, but {len(inputs)} tensors were captured.")
+        raise TraceError(f"The signature has {count(len(names), 'input')}, but "
+                             f"{count(len(inputs), 'tensor was', 'tensors were')} captured.")
     module = _traced(call, inputs)
     return _Serialiser(names, len(signature.outputs)).graph(module)
 
@@ -214,7 +216,7 @@ class _Serialiser:
             elif node.op == "output":
                 outputs = [self._output(value) for value in node.args[0]]
         if len(outputs) != self._count:
-            raise TraceError(f"The trace has {len(outputs)} outputs, the signature {self._count}.")
+            raise TraceError(f"The trace has {count(len(outputs), 'output')}, the signature {self._count}.")
         if len(self._nodes) > _MAX_NODES:
             raise TraceError(f"The trace has {len(self._nodes)} operations, more than {_MAX_NODES}.")
         return Graph(inputs=list(self._inputs), nodes=_live(self._nodes, outputs), outputs=outputs)

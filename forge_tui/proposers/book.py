@@ -1,4 +1,4 @@
-"""Prompt templates: files that a person can override by others of the same name, rendered in a sandbox.
+"""Prompt templates: files that a person can override by others of the same name.
 
 Looked for in `prompts/` of the workspace, then of `$XDG_CONFIG_HOME/forge-tui`, then in the program. `prompt.facts`
 makes what they may use; a name that is not there is an error, not an empty text.
@@ -6,51 +6,50 @@ makes what they may use; a name that is not there is an error, not an empty text
 
 from __future__ import annotations
 
-import os
+import difflib
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from jinja2 import FunctionLoader, StrictUndefined, TemplateError, TemplateNotFound, TemplateSyntaxError
-from jinja2.sandbox import ImmutableSandboxedEnvironment
-
 from forge_tui.core.errors import ConfigError
+from forge_tui.proposers import keys
+from forge_tui.proposers.renderer import Renderer
+from forge_tui.proposers.templating import PACKAGED, SUFFIX, Templates
 
-PACKAGED = Path(__file__).parent / "prompts"
-SUFFIX = ".j2"
-_HINT = "Mend it, or remove it: the program's own then takes its place."
+__all__ = ["PACKAGED", "SUFFIX", "PromptBook", "folders", "packaged"]
+
+#: what editors and version control leave
+_LEFT = ("~", "#", ".bak", ".orig", ".rej", ".swp", ".tmp")
 
 
 class PromptBook:
-    """The templates in force."""
+    """The templates in force: those of a person that were there when it was made, and the program's own."""
 
     def __init__(self, folders: tuple[Path, ...] = (), *, whole_module: bool = False) -> None:
         """`folders` go before the program's own, the first one first.
 
         `whole_module` shows the file that a callable stands in beside its own source.
+
+        Raises:
+            ConfigError: one of the folders cannot be read.
         """
         self.whole_module = whole_module
-        self._folders = tuple(folder for folder in folders if folder.is_dir())
-        # the output is a prompt, not HTML
-        self._environment = ImmutableSandboxedEnvironment(
-            loader=FunctionLoader(self._load), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
-            keep_trailing_newline=True, autoescape=False, cache_size=64,
-        )  # fmt: skip
+        found = {folder: files for folder in folders if (files := _files(folder))}
+        self._own = [path for files in found.values() for path in files]
+        self._templates = Templates(tuple(found))
+        # a person's own may be endless
+        self._renderer = Renderer(tuple(found)) if found else None
 
     def render(self, name: str, values: Mapping[str, Any]) -> str:
         """The text of one template.
 
         Raises:
-            ConfigError: it cannot be read, is no template, or does not work with these values.
+            ConfigError: it cannot be read, is no template, does not work with these values, or takes too much.
         """
-        # a template is a small program, so any exception may come from a person's own
-        try:
-            return self._environment.get_template(name + SUFFIX).render(values)
-        except ConfigError:
-            raise
-        except Exception as error:
-            raise self._fault(name, error) from error
+        if self._renderer is None:
+            return self._templates.render(name, values)
+        return self._renderer.render(name, values, self._templates.path(name + SUFFIX))
 
     def raw(self, name: str) -> str:
         """A file as it is.
@@ -58,58 +57,58 @@ class PromptBook:
         Raises:
             ConfigError: it is not there, or cannot be read.
         """
-        path = self._path(name)
-        if path is None:
-            raise ConfigError(f"There is no prompt file {name}.")
-        try:
-            return path.read_text(encoding="utf-8").replace("\r\n", "\n")
-        except UnicodeDecodeError as error:
-            raise ConfigError(f"The prompt file {path} is not UTF-8 text.", _HINT) from error
-        except OSError as error:
-            raise ConfigError(f"The prompt file {path} cannot be read: {error.strerror}.", _HINT) from error
-
-    def _path(self, name: str) -> Path | None:
-        if name in ("", ".", "..") or "/" in name:
-            return None
-        return next((path for place in (*self._folders, PACKAGED) if (path := place / name).exists()), None)
-
-    def _load(self, name: str) -> tuple[str, str, None] | None:
-        path = self._path(name)
-        return None if path is None else (self.raw(name), str(path), None)
+        return self._templates.raw(name)
 
     def overridden(self) -> list[Path]:
-        """Files that stand for the program's own, or that no template of the program's name stands behind."""
-        return [path for folder in self._folders for path in sorted(folder.iterdir()) if path.is_file()]
+        """Files of a person, whether they stand for the program's own or are included."""
+        return self._own
 
-    def _fault(self, name: str, error: Exception) -> ConfigError:
-        """One sentence: which file, which line, what is wrong."""
-        where, line = self._place(name, error)
-        if isinstance(error, TemplateNotFound):
-            what = f"it includes {error}, which is not there"
-        else:
-            text = " ".join(str(error).split()).rstrip(".")
-            what = text if isinstance(error, TemplateError) else f"{type(error).__name__}: {text}"
-        at = f", line {line}" if line else ""
-        return ConfigError(f"The prompt template {where}{at} cannot be used: {what}.",
-                           _HINT)  # fmt: skip
+    def check_names(self) -> None:
+        """Find files that nothing uses, which are misnamed.
 
-    def _place(self, name: str, error: Exception) -> tuple[str, int]:
-        if isinstance(error, TemplateSyntaxError) and error.filename:
-            return error.filename, error.lineno
-        found = (str(self._path(name + SUFFIX) or name + SUFFIX), 0)
-        trace = error.__traceback__
-        while trace is not None:
-            file = trace.tb_frame.f_code.co_filename
-            if file.endswith(SUFFIX):
-                found = (file, trace.tb_lineno)
-            trace = trace.tb_next
-        return found
+        Raises:
+            ConfigError: there is one, or a template cannot be read.
+        """
+        names = {path.name for path in PACKAGED.iterdir()}
+        strange = [path for path in self._own if path.name not in names]
+        if not strange or self._renderer is None:
+            return
+        own = [path for path in self._own if path.suffix == SUFFIX and not path.is_dir()]
+        referred, worked_out = self._renderer.referred([path.name for path in own], own[0]) if own else (set(), False)
+        for path in strange:
+            meant = _meant(path, names)
+            if path.name in referred or (worked_out and not meant and path.suffix == SUFFIX):
+                continue
+            if meant or path.suffix == SUFFIX:
+                hint = f"Did you mean {meant}?" if meant else f"The program's are {', '.join(sorted(names))}."
+                raise ConfigError(f"The prompt file {path} stands for none of the program's.", hint)
+
+
+def _files(folder: Path) -> list[Path]:
+    """What a person put there, but for what editors leave, and folders that are named like no template."""
+    try:
+        if not folder.exists() and not folder.is_symlink():
+            return []
+        found = sorted(folder.iterdir())
+        return [path for path in found if not path.name.startswith((".", "#")) and not path.name.endswith(_LEFT)
+                and (not path.is_dir() or path.suffix == SUFFIX)]  # fmt: skip
+    except OSError as error:
+        raise ConfigError(f"The folder of prompt templates {folder} cannot be read: {error.strerror}.",
+                          "Make it a folder that you can read, or remove it.") from error  # fmt: skip
+
+
+def _meant(path: Path, names: set[str]) -> str:
+    """The file of the program that a name is nearly one of; empty where there is none."""
+    known = {name.lower(): name for name in names}
+    for tried in (path.name, f"{path.stem}{SUFFIX}", f"{path.name}{SUFFIX}", path.stem):
+        if close := difflib.get_close_matches(tried.lower(), known, n=1, cutoff=0.8):
+            return known[close[0]]
+    return ""
 
 
 def folders(workspace: Path | None) -> tuple[Path, ...]:
     """Where a person's own templates may lie."""
-    base = os.environ.get("XDG_CONFIG_HOME", "")
-    home = (Path(base) if base.startswith("/") else Path.home() / ".config") / "forge-tui" / "prompts"
+    home = keys.path().with_name("prompts")
     return (home,) if workspace is None else (workspace / "prompts", home)
 
 

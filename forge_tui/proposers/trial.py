@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import msgspec
 
+from forge_tui.core.errors import ConfigError
 from forge_tui.core.ports import Task
 from forge_tui.core.records import (
     Ceilings,
@@ -24,6 +26,8 @@ from forge_tui.core.records import (
 )
 from forge_tui.proposers import book, prompt
 
+#: for every prompt once, where a busy machine needs one
+_MOST_S = 30.0
 _CEILINGS = Ceilings(copy_gbps=100.0, matmul_tflops={"float32": 1.0}, launch_us=1.0)
 _DEVICES: dict[Language, Device] = {
     "cpp": Device(name="cpu", model="a CPU", arch="x86_64-avx2", cores=4, threads=4, ceilings=_CEILINGS),
@@ -39,6 +43,7 @@ def checked_book(options: RunOptions) -> book.PromptBook:
     """
     templates = book.PromptBook(book.folders(Path(options.workspace) if options.workspace else None),
                                 whole_module=options.send_source == "module")  # fmt: skip
+    templates.check_names()
     if templates.overridden():
         check(templates, "cuda" if options.device.startswith("cuda") else "cpp")
     return templates
@@ -48,10 +53,15 @@ def check(templates: book.PromptBook, language: Language) -> None:
     """Render every prompt once.
 
     Raises:
-        ConfigError: one of them does not work.
+        ConfigError: one of them does not work, or all of them take long.
     """
+    began = time.monotonic()
     for task in tasks(language):
         prompt.render(task, templates)
+        if time.monotonic() - began > _MOST_S:
+            own = ", ".join(str(path) for path in templates.overridden())
+            raise ConfigError(f"The prompt templates take more than {_MOST_S:g} s to render: {own}.",
+                              "Make them shorter, or remove them.")  # fmt: skip
 
 
 def tasks(language: Language) -> list[Task]:

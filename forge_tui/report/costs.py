@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 
 from forge_tui.core.records import Deployment, Node, Record
+from forge_tui.core.words import count
 from forge_tui.report.format import money
 from forge_tui.report.table import Column, render
 from forge_tui.store.codec import LedgerEntry
@@ -200,9 +201,9 @@ def _notes(report: CostReport) -> Iterable[str]:
         yield (f"{money(total.booked_usd)} of it is not the provider's count: calls that broke, were cancelled, or "
                "were not counted stand at the most that they can cost.")  # fmt: skip
     if total.unpriced:
-        yield f"{total.unpriced} calls have no known price; --price MODEL=IN,OUT gives one."
+        yield f"{count(total.unpriced, 'call has', 'calls have')} no known price; --price MODEL=IN,OUT gives one."
     if total.on_their_way:
-        yield f"{total.on_their_way} calls are on their way."
+        yield f"{count(total.on_their_way, 'call is on its', 'calls are on their')} way."
     if total.gained_percent is not None and total.gained_percent > 0:
         yield f"The deployed model takes {total.gained_percent:.1f}% less time."
     yield from report.prices

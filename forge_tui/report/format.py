@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from forge_tui.core import words
 from forge_tui.core.money import dollars
 from forge_tui.core.records import Confirmation, Verdict
+
+count = words.count
 
 
 def one_line(text: str) -> str:
@@ -57,11 +60,6 @@ def duration(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60:02d} s"
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
-
-
-def count(number: int, noun: str, several: str = "") -> str:
-    """`1 evaluation`, `2 evaluations`; `several` where an s does not make the plural."""
-    return f"{number} {noun if number == 1 else several or noun + 's'}"
 
 
 def percent(share: float) -> str:

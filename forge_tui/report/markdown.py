@@ -68,7 +68,7 @@ def _summary(report: RunReport, details: Details) -> list[str]:
     if report.rent_usd:
         rows.append(("rent of the machine", money(report.rent_usd)))
     if report.repaid_after_calls is not None:
-        rows.append(("paid for itself after", f"{report.repaid_after_calls} calls of the model"))
+        rows.append(("paid for itself after", f"{count(report.repaid_after_calls, 'call')} of the model"))
     if details.deployment is not None and details.deployment.tolerance:
         within = "within" if details.deployment.within_tolerance else "OUTSIDE"
         rows.insert(11, ("tolerance", f"{details.deployment.tolerance}: {within}"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from forge_tui.core.records import DeployDecision, Deployment, Verdict
+from forge_tui.core.words import count
 from forge_tui.tui.glyphs import Glyphs
 from forge_tui.tui.paint import Piece
 from forge_tui.tui.state import LIVE_STATES, SessionView, TargetView
@@ -49,9 +50,10 @@ def _head(state: SessionView, width: int, now: float) -> Lines:
     lines += _pair("model", one_line(info.options.model.text), width)
     known = f", {one_line(device.model)}" if device else ""
     lines += _pair("device", info.options.device + known, width)
-    cost = f", at least {money(info.cost_usd)} ({info.unpriced_calls} calls without a price)" if info.unpriced_calls \
+    unpriced = count(info.unpriced_calls, "call")
+    cost = f", at least {money(info.cost_usd)} ({unpriced} without a price)" if info.unpriced_calls \
         else f", {money(info.cost_usd)}" if info.cost_usd else ""  # fmt: skip
-    lines += _pair("spent", f"{duration(state.elapsed_s(now))}, {state.evaluations} evaluations{cost}", width)
+    lines += _pair("spent", f"{duration(state.elapsed_s(now))}, {count(state.evaluations, 'evaluation')}{cost}", width)
     return lines
 
 

@@ -77,11 +77,18 @@ def test_each_edge_has_its_task(done: Done) -> None:
                        Edge.MERGE: (3, None, 6, 3)}  # fmt: skip
         assert [n.id for n in made[Edge.REPAIR].lineage] == [3, 2]
         for arguments, said in (((None, Edge.REPAIR, 3), "Node 3 has nothing to repair"),
-                                ((None, None, 99), "has no node 99"),
+                                ((None, None, 99), f"Session {name} has no node 99. It has 1 to 7."),
+                                (("RMSNorm", Edge.DRAFT, 3), "A draft begins with no kernel, and --node 3 names one."),
+                                ((None, Edge.IMPROVE, 7), "Node 7 is no right kernel to begin with. Say --edge repair"),
+                                ((None, Edge.MERGE, 7), "Node 7 is no right kernel to begin with."),
+                                (("F.softmax", None, 3), "Node 3 is no kernel of F.softmax. Leave out --target."),
                                 (("nosuch", None, None), "no target 'nosuch'"),
                                 (("F.softmax", Edge.MERGE, None), "no second approach")):  # fmt: skip
             with pytest.raises(UsageError, match=said):
                 task_of(reader, name, *arguments)
+        # a node alone says of which target it is
+        assert (task_of(reader, name, None, None, 4).target.name, task_of(reader, name, None, None, 7).edge) == (
+            "F.softmax", Edge.REPAIR)  # fmt: skip
 
 
 def test_an_unknown_edge_is_said(done: Done, capsys: pytest.CaptureFixture[str]) -> None:

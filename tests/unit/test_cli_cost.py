@@ -9,7 +9,7 @@ import pytest
 import store_fixture as fixture
 
 from forge_tui.cli import main, output
-from forge_tui.cli.prices import parse_prices
+from forge_tui.cli.prices import of_models, parse_prices
 from forge_tui.core.errors import UsageError
 from forge_tui.core.records import DeployDecision, Deployment, LlmCall
 from forge_tui.store.writer import Store
@@ -84,7 +84,7 @@ def test_costs_as_text(spent, capsys):
     text = capsys.readouterr().out
     assert text.splitlines()[0].split()[:4] == ["model", "calls", "failed", "in"]
     for wanted in ("openai/a", "RMSNorm", "repair", "25%", "Model calls cost $1.50.", "The deployed model takes 20.0%",
-                   "$1.00 of it is not the provider's count", "1 calls are on their way"):  # fmt: skip
+                   "$1.00 of it is not the provider's count", "1 call is on its way."):  # fmt: skip
         assert wanted in text
 
 
@@ -115,10 +115,27 @@ def test_prices_are_read(texts, models, found):
     ("1,2", MODELS, "does not say of which model"), ("openai/c=1,2", MODELS, "of a model that is not asked"),
     ("openai/a=1", MODELS, "is no price"), ("openai/a=1,x", MODELS, "is no price"),
     ("openai/a=1,-2", MODELS, "is no price"), ("openai/a=nan,1", MODELS, "is no price"),
-    ("openai/a=1,2,3,4,5", MODELS, "is no price"), ("openai/a=1,2", (), "No --model is named"),
+    ("openai/a=1,2,3,4,5", MODELS, "is no price"), ("=1,2", MODELS[:1], "names no model before its ="),
+    (" =1,2", (), "names no model before its ="), ("openai/a=", MODELS, "is no price"), ("", MODELS[:1], "is no price"),
+    ("openai/a=1,1e999", MODELS, "is no price"), ("openai/c=1,nan", MODELS, "is no price"),
+    ("openai/a=1,2", (), "No --model is named"),
 ])  # fmt: skip
 def test_what_is_no_price_is_a_sentence(text, models, said):
     """With the form that is wanted, or the models there are."""
     with pytest.raises(UsageError) as caught:
         parse_prices([text], models)
     assert said in str(caught.value)
+
+
+def test_one_model_has_one_price():
+    """Twice the same is no fault; two prices are."""
+    assert parse_prices(["openai/a=1,2", "openai/a=1.0,2"], MODELS) == {"openai/a": (1.0, 2.0)}
+    with pytest.raises(UsageError, match="--price gives openai/a two prices"):
+        parse_prices(["openai/a=1,2", "openai/a=3,4"], MODELS)
+
+
+def test_prices_of_files_are_those_of_the_models_asked():
+    """One that lacks its name is not passed over in silence."""
+    texts = ["openai/a=1,2", "openai/c=1,2", "3,4", "=5,6"]
+    assert of_models(texts, MODELS) == ["openai/a=1,2", "=5,6"]
+    assert of_models(texts, ["openai/a"]) == ["openai/a=1,2", "3,4", "=5,6"]

@@ -62,3 +62,17 @@ def test_without_tables_every_name_is_taken(monkeypatch):
         assert noted("zzzz") == []
     finally:
         model_names._models.cache_clear()
+
+
+@pytest.mark.parametrize(("name", "said"), [
+    ("", "--model names nothing. Name a model as provider/model, or leave it out."),
+    (" \t", "--model names nothing. Name a model as provider/model, or leave it out."),
+    (" inbox", "--model ' inbox' has blanks or control characters in it. Did you mean inbox?"),
+    ("openai/gpt-5\n", "--model 'openai/gpt-5\\n' has blanks or control characters in it. Did you mean openai/gpt-5?"),
+])  # fmt: skip
+def test_what_can_be_no_name_is_refused_whoever_serves_it(name, said):
+    """A server of one's own takes any name, but not these; files of replies may be called anything."""
+    with pytest.raises(UsageError) as caught:
+        model_names.check_form(["inbox", name])
+    assert str(caught.value) == said
+    model_names.check_form(["replay:my replies.jsonl", "hosted_vllm/mine:7b@x"])

@@ -371,7 +371,7 @@ def test_phases_are_weighted(tmp_path: Path):
          "takes hidden_states, which"),
         ({"model_type": "llama", **TEXT, "num_attention_heads": 3, "hidden_act": "nonesuch"}, {}, ModelError,
          "Building the model of .* with transformers"),
-        (CONFIGS["qwen3_5"], {"layers": 1}, ModelError, r"does not run .*Perhaps it needs more than 1 layers\."),
+        (CONFIGS["qwen3_5"], {"layers": 1}, ModelError, r"does not run .*Perhaps it needs more than 1 layer\."),
         ({"model_type": "custom", "auto_map": {"AutoConfig": "configuration_custom.C"}}, {}, UsageError,
          r"'custom' comes with Python files of its own, .*--trust-remote-code\."),
         ({"model_type": "llama", "architectures": ["MyLlama"], "auto_map": {"AutoModelForCausalLM": "m.MyLlama"}}, {},

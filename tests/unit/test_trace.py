@@ -140,7 +140,7 @@ def test_changed_input_is_refused() -> None:
 
 def test_wrong_number_of_inputs_or_outputs_is_refused() -> None:
     """Signature and call must agree."""
-    with pytest.raises(TraceError, match="1 outputs, the signature 2"):
+    with pytest.raises(TraceError, match="1 output, the signature 2"):
         trace(lambda x: x + 1, torch.randn(3), outputs=2)
 
 

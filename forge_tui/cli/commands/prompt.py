@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 from pathlib import Path
 
 from forge_tui.cli import output
@@ -71,7 +72,8 @@ def replies(*, session: str | None, file: Path | None, workspace: str | None) ->
     except OSError as error:
         raise EnvironmentFault(f"{file} cannot be written: {error.strerror}.") from error
     several = f"{count(len(found), 'reply', 'replies')} of {name} {'is' if len(found) == 1 else 'are'} in {file}"
-    output.note(f"{several}; forge-tui run MODEL --model replay:{file} gives {'it' if len(found) == 1 else 'them'}.")
+    given = "it" if len(found) == 1 else "them"
+    output.note(f"{several}; forge-tui run MODEL --model {shlex.quote(f'replay:{file}')} gives {given}.")
     return int(ExitCode.OK)
 
 

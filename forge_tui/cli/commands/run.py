@@ -49,6 +49,7 @@ def run(
         raise UsageError(f"--under {under} is not supported yet.", "Leave it out, or say --under eager.")
     check_numbers(threads, seed)
     check_address(api_base)
+    model_names.check_form(models)
     model, device = device_of(model, device)
     on_sim = device.startswith(PREFIX)
     models = check_writers(models, starts=bool(start), on_sim=on_sim, pace=pace)
@@ -68,23 +69,26 @@ def run(
     chosen = settings.load(place, {key: typed[key] for key in typed if given is None or key in given | fixed})
     say, api_base = chosen.run, chosen.run.api_base
     check_numbers(say.threads, seed)
+    model_names.check_form(say.model)
     models = [checked_replay(name, place) for name in check_writers(
-        list(say.model), starts=bool(start), on_sim=on_sim, pace=pace)]  # fmt: skip
+        list(dict.fromkeys(say.model)), starts=bool(start), on_sim=on_sim, pace=pace)]  # fmt: skip
     own = chosen.options(models)
     model_names.check([name for name in models if name not in own or not own[name].api_base], api_base, output.note)
-    consent.check(models, api_base, place, allow_remote=say.allow_remote, local_only=say.local_only,
-                  ask=on_screen(headless=headless, as_json=as_json), own=own)
     # a price in a file or a variable may be of a model that is not asked this time
     wanted = say.price if chosen.sources["price"] == settings.FLAG else of_models(say.price, models)
+    prices_given = parse_prices(wanted, models)
+    consent.check(models, api_base, place, allow_remote=say.allow_remote, local_only=say.local_only,
+                  ask=on_screen(headless=headless, as_json=as_json), own=own)
     options = RunOptions(
         model=spec, device=resolved, workspace=str(place.root),
-        proposers=(("templates",) if say.templates else ()) + tuple(models), max_evaluations=say.evaluations,
+        proposers=tuple(dict.fromkeys((*(("templates",) if say.templates else ()), *models))),
+        max_evaluations=say.evaluations,
         max_minutes=say.minutes, max_usd=say.usd, gpu_usd_per_hour=say.gpu_rate, usd_per_percent=say.worth,
         transfer=say.transfer, max_targets=say.targets, seed=seed, threads=say.threads, tools=say.tools,
         send_source=say.send_source, model_options=own,
         target_names=tuple(target_names), start=tuple(read_start(p, resolved) for p in start), api_base=api_base,
         compile_baseline=compile_baseline, capture_bytes=gibibytes(capture_gb), pace=pace,
-        prices=chosen.prices(models) | parse_prices(wanted, models),
+        prices=chosen.prices(models) | prices_given,
         attended=not detach and on_screen(headless=headless, as_json=as_json),
     )  # fmt: skip
     if not options.proposers and not options.start:
@@ -106,6 +110,7 @@ def resume(
     if info is None:
         raise UsageError(f"There is no session in {place.root}.", "Start one with forge-tui run MODEL.")
     models = [name for name in info.options.proposers if name != "templates"]
+    prices_given = parse_prices(prices, models)
     typed = {"allow_remote": allow_remote, "local_only": local_only}
     chosen = settings.load(place, {key: True for key in typed if typed[key]})
     consent.check(models, info.options.api_base, place, allow_remote=chosen.run.allow_remote,
@@ -114,7 +119,7 @@ def resume(
     settings.use_theme(chosen)
     request: dict[str, Any] = {
         "resume": info.id, "max_evaluations": evaluations, "max_minutes": minutes, "max_usd": usd,
-        "prices": parse_prices(prices, models),
+        "prices": prices_given,
     }  # fmt: skip
     if not detach:
         # a screen that starts an engine in the background goes on watching it

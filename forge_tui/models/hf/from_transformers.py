@@ -13,6 +13,7 @@ from torch import nn
 
 from forge_tui.core.errors import EnvironmentFault, ModelError, UsageError
 from forge_tui.core.records import ModelSpec
+from forge_tui.core.words import count
 from forge_tui.models.hf import config as hf_config
 from forge_tui.models.hf.making import HfModel, Maker
 from forge_tui.models.hf.text import phases_of
@@ -49,7 +50,7 @@ def build(
         except Exception as error:
             why = " ".join(str(error).split())
             raise ModelError(
-                f"The configuration cannot be cut to {spec.hf.layers} layers: {why}.", "Leave out --layers."
+                f"The configuration cannot be cut to {count(spec.hf.layers, 'layer')}: {why}.", "Leave out --layers."
             ) from error
     # Python files are looked up beside it
     config._name_or_path = str(Path(spec.path).parent)  # noqa: SLF001
@@ -67,7 +68,8 @@ def build(
         except ModelError as error:
             if spec.hf.layers is None:
                 raise
-            raise ModelError(error.what, f"Perhaps it needs more than {spec.hf.layers} layers. {error.hint}") from error
+            hint = f"Perhaps it needs more than {count(spec.hf.layers, 'layer')}. {error.hint}"
+            raise ModelError(error.what, hint) from error
         maker.check_length(module)
     return found
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from forge_tui.core.events import Kind
 from forge_tui.core.records import Event, Verdict
+from forge_tui.core.words import count
 from forge_tui.tui.glyphs import Glyphs
 from forge_tui.tui.paint import Paint, Piece
 from forge_tui.tui.panes.base import Pane
@@ -37,8 +38,8 @@ def describe(event: Event, names: dict[str, str], glyphs: Glyphs) -> EventLine:
             text = one_line(f"{data.get('state', '')} {data.get('text') or ''}")
             style = "accent"
         case Kind.PROFILED:
-            text = (f"{time_ms(_float(data.get('model_ms')))} a model call, {data.get('hotspots')} hotspots, "
-                    f"{data.get('targets')} targets")  # fmt: skip
+            found = [count(data.get(f"{noun}s", 0), noun) for noun in ("hotspot", "target")]
+            text = f"{time_ms(_float(data.get('model_ms')))} a model call, {', '.join(found)}"
         case Kind.TARGET_OPENED:
             kind = "target"
             if data.get("usable", True):

@@ -7,6 +7,7 @@ from collections import deque
 from textual.app import ComposeResult
 
 from forge_tui.core.profiles import Hotspot
+from forge_tui.core.words import count
 from forge_tui.tui.glyphs import Glyphs
 from forge_tui.tui.paint import Paint, Piece
 from forge_tui.tui.panes.base import Pane
@@ -200,8 +201,8 @@ class HotspotsPane(Pane):
             if profile.device.kind == "cuda" and profile.busy_ms:
                 idle = profile.idle_share
                 title.append((f"{dot}GPU idle {100 * idle:.0f}%", "warning" if idle > _LAUNCH_BOUND else "muted"))
-                title.append((f"{dot}{profile.launches} launches", "muted"))
-            title.append((f"{dot}{len(self.state.order)} targets", "muted"))
+                title.append((f"{dot}{count(profile.launches, 'launch', 'launches')}", "muted"))
+            title.append((f"{dot}{count(len(self.state.order), 'target')}", "muted"))
         self.show_title(title)
         self.show_detail()
 
@@ -257,7 +258,7 @@ class HotspotsPane(Pane):
             facts.append(f"floor {time_ms(spot.floor_ms)}" + ("" if "floor" in shown else f" ({100 * share:.0f}%)"))
         if self.rows.on_gpu:
             facts.append(f"host {time_ms(spot.host_ms)}")
-            facts += [f"{spot.launches} launches"] if "launches" not in shown else []
+            facts += [count(spot.launches, "launch", "launches")] if "launches" not in shown else []
         gains = [f"{w.mode} {time_ms(w.gain_ms)}" for w in self.state.profile.what_ifs
                  if w.target_ids == (spot.target_id,) and not w.failure] if self.state.profile else []  # fmt: skip
         facts += [f"at its floor the model gains {', '.join(gains)}"] if gains else []
