@@ -26,6 +26,11 @@ _DEFINITION: dict[Language, re.Pattern[str]] = {
     "cuda": re.compile(r"\b__global__\b[^;{}]{0,300}\(\s*FORGE_PARAMS\s*\)\s*\{"),
     "cpp": re.compile(r"\bforge_launch\s*\(\s*FORGE_PARAMS\s*\)\s*\{"),
 }
+#: with parameters of its own, which the contract's refusal explains
+_ANY_DEFINITION: dict[Language, re.Pattern[str]] = {
+    "cuda": re.compile(r"\b__global__\b[^;{}]{0,900}\)\s*\{"),
+    "cpp": re.compile(r"\bforge_launch\s*\([^;{}]{0,900}\)\s*\{"),
+}
 _TAG = re.compile(r"<(kernel|source|code|answer|pre|tool_call|function_call|file)(?:\s[^<>\n]*)?>"
                   r"(?:\s*+<code(?:\s[^<>\n]*)?>)?(.*?)</\1>", re.DOTALL | re.IGNORECASE)  # fmt: skip
 _TAG_START = re.compile(r"<(?:kernel|source|code|answer|pre|tool_call|function_call|file)\b", re.IGNORECASE)
@@ -79,6 +84,11 @@ def choose(text: str, parts: Sequence[Part], language: Language, shown: Iterable
     return best
 
 
+def is_whole(text: str, language: Language) -> bool:
+    """Whether it is a source from its beginning to its end, with a kernel in it."""
+    return codetext.whole(text) and _ANY_DEFINITION[language].search(codetext.hidden(text)) is not None
+
+
 def has_definition(text: str, language: Language) -> bool:
     """Whether it defines a kernel in the contract's form."""
     return _DEFINITION[language].search(codetext.hidden(text)) is not None
@@ -112,7 +122,7 @@ def _of_part(part: Part, language: Language, *, last: bool) -> list[Candidate]:
                 for inner in fences.parts(text):
                     if inner.code:
                         found += _of_part(msgspec.structs.replace(inner, end=part.end), language, last=False)
-            closed = part.closed and (part.code or not last or codetext.whole(source))
+            closed = part.closed and (part.code or not last or is_whole(source, language))
             found.append(Candidate(text=source, closed=closed, end=part.end, lead=part.lead))
     return found
 
@@ -129,7 +139,7 @@ def _untagged(talk: str, language: Language) -> list[str]:
     if not entry.search(talk):
         return []
     bare = codetext.bare(plain_code(talk))
-    return [bare] if has_definition(bare, language) or (HEADER in bare and "{" in bare) else []
+    return [bare] if has_definition(bare, language) or HEADER in bare else []
 
 
 def _source(text: str) -> str:
@@ -144,7 +154,7 @@ def _source(text: str) -> str:
 
 def _ranked(one: Candidate, number: int, language: Language, old: set[str], advised: str) -> Candidate:
     text = one.text
-    whole = codetext.whole(text) and (has_definition(text, language) or "FORGE_PARAMS" not in text)
+    whole = is_whole(text, language)
     kernel_like = HEADER in text or "FORGE_PARAMS" in text
     option = _OPTION.search(one.lead)
     if advised and option and option[1].upper() == advised:
@@ -174,7 +184,7 @@ def _of_several(parts: Sequence[Part], language: Language, old: set[str]) -> Can
         for part in blocks[first + 1:first + MOST_PARTS]:
             text += "\n" + part.text
             source = _source(text if part.closed else codetext.without_tail(text))
-            if ENTRY[language].search(source) and codetext.whole(source) and codetext.normal(source) not in old:
+            if is_whole(source, language) and codetext.normal(source) not in old:
                 return Candidate(text=source, end=part.end, whole=True,
                                  notes=("a source in several blocks was put together",))  # fmt: skip
     return None
@@ -183,7 +193,7 @@ def _of_several(parts: Sequence[Part], language: Language, old: set[str]) -> Can
 def _of_all(text: str, language: Language, old: set[str]) -> Candidate | None:
     """A source where the fences in the reply say nothing that holds together."""
     for source in _untagged(text, language):
-        if codetext.whole(source) and has_definition(source, language) and codetext.normal(source) not in old:
+        if is_whole(source, language) and has_definition(source, language) and codetext.normal(source) not in old:
             return Candidate(text=source, end=text.count("\n") + 1, whole=True)
     return None
 

@@ -87,8 +87,12 @@ def _skeleton(text: str) -> str:
 
 def depth(text: str) -> int:
     """Braces left open; -1 where one is closed that was not opened."""
+    return _depth(_skeleton(text))
+
+
+def _depth(plain: str) -> int:
     level = 0
-    for match in _BRACE.finditer(_skeleton(text)):
+    for match in _BRACE.finditer(plain):
         level += 1 if match[0] == "{" else -1
         if level < 0:
             return -1
@@ -97,7 +101,10 @@ def depth(text: str) -> int:
 
 def whole(text: str) -> bool:
     """Whether it ends where a source can end, and defines what it launches."""
-    return "{" in text and depth(text) == 0 and not open_comment(text) and not undefined_launches(text)
+    plain = _skeleton(text)
+    last = max(plain.rfind("}"), plain.rfind(";"))
+    return (last >= 0 and not plain[last + 1:].strip() and _depth(plain) == 0 and not open_comment(text)
+            and not undefined_launches(text))  # fmt: skip
 
 
 def undefined_launches(text: str) -> set[str]:

@@ -137,9 +137,16 @@ class _Reader:
         if best is not None and not best.closed and not best.whole:
             return True
         last = parts[-1]
-        if last.closed or not last.c_like or (best is not None and best.end == last.end):
+        if best is not None and best.end == last.end:
             return False
-        return _BEGUN.search(last.text) is not None and not codetext.whole(codetext.without_tail(last.text))
+        if last.code:
+            begun = last.text if not last.closed and last.c_like else ""
+            sure = bool(last.tag and begun.strip())
+        else:
+            begun, sure = codetext.bare(last.text) if best is None else "", False
+        if not sure and not _BEGUN.search(begun):
+            return False
+        return not choosing.is_whole(codetext.without_tail(begun), self.language)
 
     def _edited(self, changes: edits.Found, found: dict[str, str]) -> Reply:
         if changes.fault and (self.finish in _DONE or not changes.open):

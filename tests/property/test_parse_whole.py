@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forge_tui.core.records import Language
 from forge_tui.proposers import book
-from forge_tui.proposers.parse import parse_reply
+from forge_tui.proposers.parse import CUT_THOUGH_DONE, TRUNCATED, parse_reply
 
 FOLDER = Path(__file__).parents[1] / "replies"
 BASE: dict[Language, str] = {"cuda": (FOLDER / "softmax.cu").read_text(), "cpp": (FOLDER / "norm.cpp").read_text()}
@@ -93,7 +94,9 @@ def replies(draw: st.DrawFn) -> tuple[str, Language, str]:
     kernel = draw(st.sampled_from(KERNELS[language]))
     old = f"The kernel to improve was:\n```{language}\n{BASE[language]}```"
     once = [*TALK, *BLOCKS, *CLOSERS]
-    before = draw(st.lists(st.sampled_from([*once, *thoughts(language), *OPEN_BLOCKS, old]), max_size=4))
+    draft = SHORT[language].replace("{\n", "{\n    // the first version\n")
+    drafts = [f"First:\n```{language}\n{draft}```\nThat reads twice.", f"```\n{draft}```", f"```cpp\n{draft[:-9]}\n```"]
+    before = draw(st.lists(st.sampled_from([*once, *thoughts(language), *OPEN_BLOCKS, old, *drafts]), max_size=4))
     closed = thoughts(language)[:-1]
     behind = draw(st.lists(st.sampled_from([*once, *closed, *OPENERS, f"For comparison:\n{old}"]), max_size=4))
     if "```" in kernel:
@@ -111,3 +114,29 @@ def test_a_whole_kernel_comes_out_unchanged(made: tuple[str, Language, str]) -> 
     found = parse_reply(text, language, "stop", BASE[language])
     assert found.failure == ""
     assert found.source == kernel
+
+
+@pytest.mark.parametrize("form", ["```{}\n", "", "<kernel>\n", "A draft.\n```\n", "<think>hm</think>\n~~~~cpp\n"])
+@pytest.mark.parametrize("name", ["example_split.cu", "example_split.cpp"])
+def test_no_part_of_a_kernel_is_taken_for_a_whole_one(name: str, form: str) -> None:
+    """Cut anywhere, between kernels and functions too: a cut where the provider says nothing, else a sentence."""
+    language: Language = "cuda" if name.endswith(".cu") else "cpp"
+    source = book.packaged().raw(name)
+    begun = form.format(language) + source[:8]
+    for at in range(8, len(source.rstrip()), 13):
+        text = begun + source[8:at]
+        assert parse_reply(text, language, "").failure == TRUNCATED, source[:at][-60:]
+        assert parse_reply(text, language, "stop").failure == CUT_THOUGH_DONE, source[:at][-60:]
+        assert parse_reply(text, language, "length").failure == TRUNCATED
+    assert parse_reply(begun + source[8:], language, "").source == source
+
+
+@pytest.mark.parametrize("finish", ["", "stop", "STOP", "end_turn", "unknown"])
+@pytest.mark.parametrize("behind", ["```\n", "```bash\nnvcc -cubin k.cu\n", "\nIt's one pass, {a, b} in all.", "```"])
+def test_what_is_open_behind_a_whole_kernel_is_no_cut(behind: str, finish: str) -> None:
+    """A stray fence, an open block of something else, or talk behind a block without its last fence."""
+    fence = "" if behind.startswith("\n") else "```\n"
+    for language, kernels in KERNELS.items():
+        for kernel in kernels:
+            found = parse_reply(f"```{language}\n{kernel}{fence}{behind}", language, finish)
+            assert (found.failure, found.source) == ("", kernel)
