@@ -77,7 +77,7 @@ def choose(text: str, parts: Sequence[Part], language: Language, shown: Iterable
     for part in parts:
         for one in _of_part(part, language, last=part is parts[-1]):
             made = others.complete(one, language)
-            ranked.append(_ranked(made, len(ranked), language, old, advised[1].upper() if advised else ""))
+            ranked.append(_ranked(one, made, len(ranked), language, old, advised[1].upper() if advised else ""))
     best = max(ranked, key=lambda one: one.rank, default=None)
     if best is None or not best.whole:
         best = _of_several(parts, language, old) or _of_all(text, language, old) or best
@@ -131,15 +131,21 @@ def _untagged(talk: str, language: Language) -> list[str]:
     """Sources in talk: in tags, else from what looks like the first line of code."""
     entry = ENTRY[language]
     if len(_TAG_START.findall(talk)) <= MOST_TAGS:
-        bodies = [match[2].strip().removesuffix("</code>").rstrip() for match in _TAG.finditer(talk)]
+        bodies = [_body(match[2]) for match in _TAG.finditer(talk)]
         in_texts = [text for body in bodies for text in in_json(body).values() if entry.search(text)]
         tagged = in_texts or [body for body in bodies if entry.search(body)]
         if tagged:
             return tagged
     if not entry.search(talk):
         return []
-    bare = codetext.bare(plain_code(talk))
+    bare = codetext.bare(plain_code(edits.without(talk)))
     return [bare] if has_definition(bare, language) or HEADER in bare else []
+
+
+def _body(text: str) -> str:
+    """What is in a tag, without the marks that may be in it, too."""
+    text = text.strip().removesuffix("</code>").rstrip()
+    return text.removeprefix("<![CDATA[").removesuffix("]]>").strip("\n") if text.startswith("<![CDATA[") else text
 
 
 def _source(text: str) -> str:
@@ -152,10 +158,13 @@ def _source(text: str) -> str:
     return fields.parted(text[title.end():] if title else text)[1]
 
 
-def _ranked(one: Candidate, number: int, language: Language, old: set[str], advised: str) -> Candidate:
-    text = one.text
+def _ranked(
+    one: Candidate, made: Candidate, number: int, language: Language, old: set[str], advised: str
+) -> Candidate:  # fmt: skip
+    """The candidate as it was `made` of the one that is there, which says how much of an answer it is."""
+    text = made.text
     whole = is_whole(text, language)
-    kernel_like = HEADER in text or "FORGE_PARAMS" in text
+    kernel_like = 2 * (HEADER in one.text) or int("FORGE_PARAMS" in one.text)
     option = _OPTION.search(one.lead)
     if advised and option and option[1].upper() == advised:
         standing = 2
@@ -165,10 +174,10 @@ def _ranked(one: Candidate, number: int, language: Language, old: set[str], advi
         lead = f"{heading}\n{line}" if line.endswith((":", "**")) else heading
         standing = int(not _ASIDE.search(lead) or bool(_ANSWER.search(lead)))
     rank = (
-        int(codetext.normal(text) not in old), int(whole and kernel_like), int(kernel_like),
-        int(not elision.find(text)), int(language != "cuda" or codetext.launches(text)), standing, number,
+        int(codetext.normal(text) not in old), int(whole and kernel_like > 0), kernel_like,
+        int(not elision.find(text)), int(language != "cuda" or codetext.launches(one.text)), standing, number,
     )  # fmt: skip
-    return msgspec.structs.replace(one, whole=whole and kernel_like, rank=rank)
+    return msgspec.structs.replace(made, whole=whole and kernel_like > 0, rank=rank)
 
 
 # ---- a source in several blocks

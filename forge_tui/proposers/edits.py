@@ -36,6 +36,8 @@ class Found(Record, frozen=True, kw_only=True):
     """Number of the line behind the last one."""
     fault: str = ""
     """What is wrong with the form of one of them."""
+    spans: tuple[tuple[int, int], ...] = ()
+    """Of each one the number of its first mark's line, and of the line behind it."""
 
 
 class Applied(Record, frozen=True, kw_only=True):
@@ -62,6 +64,7 @@ def find(text: str, base: str = "") -> Found:
     """The edits in a text, in order; `base` decides where a line of code looks like a mark."""
     have = [line.strip() for line in base.split("\n")] if base else []
     found: list[Edit] = []
+    spans: list[tuple[int, int]] = []
     lines = text.split("\n")
     fault, end, start, marks, middle = "", 0, -1, 0, False
     for number, line in enumerate(lines):
@@ -72,6 +75,7 @@ def find(text: str, base: str = "") -> Found:
                 body = lines[start:number]
                 found.append(_edit(body if closes else _until_fence(body), marks, have))
                 end = number + bool(closes)
+                spans.append((start - 1, end))
             elif start >= 0:
                 fault = fault or f"Edit {len(found) + 1} has no ======= between its two parts."
             start, marks, middle = (number + 1, len(opens[1] or "-------"), False) if opens else (-1, 0, False)
@@ -81,8 +85,17 @@ def find(text: str, base: str = "") -> Found:
         body = _until_fence(lines[start:])
         if len(body) < len(lines) - start:
             found.append(_edit(body, marks, have))
+            spans.append((start - 1, start + len(body)))
             start, end = -1, start + len(body)
-    return Found(edits=tuple(found), open=start >= 0, end=end, fault=fault)
+    return Found(edits=tuple(found), open=start >= 0, end=end, fault=fault, spans=tuple(spans))
+
+
+def without(text: str) -> str:
+    """The text with blank lines where edits are."""
+    lines = text.split("\n")
+    for start, end in find(text).spans:
+        lines[start:end] = [""] * (end - start)
+    return "\n".join(lines)
 
 
 def _edit(body: list[str], marks: int, have: list[str]) -> Edit:
