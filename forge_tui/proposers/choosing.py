@@ -19,8 +19,8 @@ ENTRY: dict[Language, re.Pattern[str]] = {
     "cuda": re.compile(r"\b__global__\b"),
     "cpp": re.compile(r"\bforge_launch\b"),
 }
-#: parts of a source that was sent in several
-MOST_PARTS = 12
+#: parts of a source that was sent in several, and fences within fences
+MOST_PARTS, MOST_LEVELS = 12, 3
 
 _DEFINITION: dict[Language, re.Pattern[str]] = {
     "cuda": re.compile(r"\b__global__\b[^;{}]{0,300}\(\s*FORGE_PARAMS\s*\)\s*\{"),
@@ -97,7 +97,7 @@ def has_definition(text: str, language: Language) -> bool:
 # ---- candidates
 
 
-def _of_part(part: Part, language: Language, *, last: bool) -> list[Candidate]:
+def _of_part(part: Part, language: Language, *, last: bool, level: int = 0) -> list[Candidate]:
     """What a part holds: its code, what it wraps as JSON or in a Python program, what tags or nothing mark in talk."""
     entry = ENTRY[language]
     if part.tag in diffs.TAGS or diffs.DIFF.search(part.text):
@@ -108,6 +108,12 @@ def _of_part(part: Part, language: Language, *, last: bool) -> list[Candidate]:
             wrapped = [body for _, body in _TRIPLE.findall(part.text) if entry.search(body)]
         plain = (part.closed and part.tag and part.c_like) or codetext.begins_with_code(_source(part.text))
         talk = not plain or _TAG_START.match(part.text.lstrip()) is not None
+        if talk and level < MOST_LEVELS and not wrapped and _FENCE.search(part.text):
+            # blocks within a longer fence, or behind one that was never closed
+            found = [one for inner in fences.parts(part.text) for one in _of_part(
+                msgspec.structs.replace(inner, end=part.end), language, last=last, level=level + 1)]  # fmt: skip
+            if found:
+                return found
         texts = [clean(text) for text in wrapped] or (_untagged(part.text, language) if talk else []) or [part.text]
     else:
         texts = [clean(text) for text in wrapped] or _untagged(part.text, language)
@@ -117,11 +123,6 @@ def _of_part(part: Part, language: Language, *, last: bool) -> list[Candidate]:
         if not part.closed and not wrapped:
             source = codetext.without_tail(source)
         if entry.search(source) and not edits.find(source).edits:
-            if part.code and not wrapped and not codetext.whole(source) and _FENCE.search(source):
-                # a block within a longer fence
-                for inner in fences.parts(text):
-                    if inner.code:
-                        found += _of_part(msgspec.structs.replace(inner, end=part.end), language, last=False)
             closed = part.closed and (part.code or not last or is_whole(source, language))
             found.append(Candidate(text=source, closed=closed, end=part.end, lead=part.lead))
     return found

@@ -19,6 +19,9 @@ _LABEL = re.compile(r"^\W*(search|replace(?:\s+with)?)\W*$", re.IGNORECASE)
 _TOKEN = re.compile(r"[A-Za-z_]\w*|\.?\d(?:[eEpP][+-]|[\w.])*|<<=|<<|->|\+\+|--|&&|\|\||::|[-+*/%&|^<>=!]=|//|/\*|\*/|"
                     r"\s+|.", re.DOTALL)  # fmt: skip
 
+#: lines of an edit that may part it
+MOST_RULES = 20
+
 
 class Edit(Record, frozen=True, kw_only=True):
     """One replacement of whole lines."""
@@ -104,7 +107,7 @@ def _edit(body: list[str], marks: int, have: list[str]) -> Edit:
     equal = [i for i in at if len(_MIDDLE.match(body[i])[1]) == marks] or at  # type: ignore[index]
     middle = equal[0]
     if len(equal) > 1:
-        middle = next((i for i in reversed(equal) if _contains(have, [line.strip() for line in body[:i]])), middle)
+        middle = next((i for i in reversed(equal[:MOST_RULES]) if _contains(have, [line.strip() for line in body[:i]])), middle)
     return Edit(search=_unfenced(body[:middle]), replace=_unfenced(body[middle + 1:]))
 
 
