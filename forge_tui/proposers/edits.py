@@ -107,7 +107,8 @@ def _edit(body: list[str], marks: int, have: list[str]) -> Edit:
     equal = [i for i in at if len(_MIDDLE.match(body[i])[1]) == marks] or at  # type: ignore[index]
     middle = equal[0]
     if len(equal) > 1:
-        middle = next((i for i in reversed(equal[:MOST_RULES]) if _contains(have, [line.strip() for line in body[:i]])), middle)
+        bare = [line.strip() for line in body]
+        middle = next((i for i in reversed(equal[:MOST_RULES]) if _contains(have, bare[:i])), middle)
     return Edit(search=_unfenced(body[:middle]), replace=_unfenced(body[middle + 1:]))
 
 
