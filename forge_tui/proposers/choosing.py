@@ -19,8 +19,8 @@ ENTRY: dict[Language, re.Pattern[str]] = {
     "cuda": re.compile(r"\b__global__\b"),
     "cpp": re.compile(r"\bforge_launch\b"),
 }
-#: parts of a source that was sent in several
-MOST_PARTS = 12
+#: parts of a source that was sent in several, and fences within fences
+MOST_PARTS, MOST_LEVELS = 12, 3
 
 _DEFINITION: dict[Language, re.Pattern[str]] = {
     "cuda": re.compile(r"\b__global__\b[^;{}]{0,300}\(\s*FORGE_PARAMS\s*\)\s*\{"),
@@ -77,7 +77,7 @@ def choose(text: str, parts: Sequence[Part], language: Language, shown: Iterable
     for part in parts:
         for one in _of_part(part, language, last=part is parts[-1]):
             made = others.complete(one, language)
-            ranked.append(_ranked(made, len(ranked), language, old, advised[1].upper() if advised else ""))
+            ranked.append(_ranked(one, made, len(ranked), language, old, advised[1].upper() if advised else ""))
     best = max(ranked, key=lambda one: one.rank, default=None)
     if best is None or not best.whole:
         best = _of_several(parts, language, old) or _of_all(text, language, old) or best
@@ -97,7 +97,7 @@ def has_definition(text: str, language: Language) -> bool:
 # ---- candidates
 
 
-def _of_part(part: Part, language: Language, *, last: bool) -> list[Candidate]:
+def _of_part(part: Part, language: Language, *, last: bool, level: int = 0) -> list[Candidate]:
     """What a part holds: its code, what it wraps as JSON or in a Python program, what tags or nothing mark in talk."""
     entry = ENTRY[language]
     if part.tag in diffs.TAGS or diffs.DIFF.search(part.text):
@@ -108,6 +108,12 @@ def _of_part(part: Part, language: Language, *, last: bool) -> list[Candidate]:
             wrapped = [body for _, body in _TRIPLE.findall(part.text) if entry.search(body)]
         plain = (part.closed and part.tag and part.c_like) or codetext.begins_with_code(_source(part.text))
         talk = not plain or _TAG_START.match(part.text.lstrip()) is not None
+        if talk and level < MOST_LEVELS and not wrapped and _FENCE.search(part.text):
+            # blocks within a longer fence, or behind one that was never closed
+            found = [one for inner in fences.parts(part.text) for one in _of_part(
+                msgspec.structs.replace(inner, end=part.end), language, last=last, level=level + 1)]  # fmt: skip
+            if found:
+                return found
         texts = [clean(text) for text in wrapped] or (_untagged(part.text, language) if talk else []) or [part.text]
     else:
         texts = [clean(text) for text in wrapped] or _untagged(part.text, language)
@@ -117,11 +123,6 @@ def _of_part(part: Part, language: Language, *, last: bool) -> list[Candidate]:
         if not part.closed and not wrapped:
             source = codetext.without_tail(source)
         if entry.search(source) and not edits.find(source).edits:
-            if part.code and not wrapped and not codetext.whole(source) and _FENCE.search(source):
-                # a block within a longer fence
-                for inner in fences.parts(text):
-                    if inner.code:
-                        found += _of_part(msgspec.structs.replace(inner, end=part.end), language, last=False)
             closed = part.closed and (part.code or not last or is_whole(source, language))
             found.append(Candidate(text=source, closed=closed, end=part.end, lead=part.lead))
     return found
@@ -131,15 +132,21 @@ def _untagged(talk: str, language: Language) -> list[str]:
     """Sources in talk: in tags, else from what looks like the first line of code."""
     entry = ENTRY[language]
     if len(_TAG_START.findall(talk)) <= MOST_TAGS:
-        bodies = [match[2].strip().removesuffix("</code>").rstrip() for match in _TAG.finditer(talk)]
+        bodies = [_body(match[2]) for match in _TAG.finditer(talk)]
         in_texts = [text for body in bodies for text in in_json(body).values() if entry.search(text)]
         tagged = in_texts or [body for body in bodies if entry.search(body)]
         if tagged:
             return tagged
     if not entry.search(talk):
         return []
-    bare = codetext.bare(plain_code(talk))
+    bare = codetext.bare(plain_code(edits.without(talk)))
     return [bare] if has_definition(bare, language) or HEADER in bare else []
+
+
+def _body(text: str) -> str:
+    """What is in a tag, without the marks that may be in it, too."""
+    text = text.strip().removesuffix("</code>").rstrip()
+    return text.removeprefix("<![CDATA[").removesuffix("]]>").strip("\n") if text.startswith("<![CDATA[") else text
 
 
 def _source(text: str) -> str:
@@ -152,10 +159,13 @@ def _source(text: str) -> str:
     return fields.parted(text[title.end():] if title else text)[1]
 
 
-def _ranked(one: Candidate, number: int, language: Language, old: set[str], advised: str) -> Candidate:
-    text = one.text
+def _ranked(
+    one: Candidate, made: Candidate, number: int, language: Language, old: set[str], advised: str
+) -> Candidate:  # fmt: skip
+    """The candidate as it was `made` of the one that is there, which says how much of an answer it is."""
+    text = made.text
     whole = is_whole(text, language)
-    kernel_like = HEADER in text or "FORGE_PARAMS" in text
+    kernel_like = 2 * (HEADER in one.text) or int("FORGE_PARAMS" in one.text)
     option = _OPTION.search(one.lead)
     if advised and option and option[1].upper() == advised:
         standing = 2
@@ -165,10 +175,10 @@ def _ranked(one: Candidate, number: int, language: Language, old: set[str], advi
         lead = f"{heading}\n{line}" if line.endswith((":", "**")) else heading
         standing = int(not _ASIDE.search(lead) or bool(_ANSWER.search(lead)))
     rank = (
-        int(codetext.normal(text) not in old), int(whole and kernel_like), int(kernel_like),
-        int(not elision.find(text)), int(language != "cuda" or codetext.launches(text)), standing, number,
+        int(codetext.normal(text) not in old), int(whole and kernel_like > 0), kernel_like,
+        int(not elision.find(text)), int(language != "cuda" or codetext.launches(one.text)), standing, number,
     )  # fmt: skip
-    return msgspec.structs.replace(one, whole=whole and kernel_like, rank=rank)
+    return msgspec.structs.replace(made, whole=whole and kernel_like > 0, rank=rank)
 
 
 # ---- a source in several blocks

@@ -17,6 +17,8 @@ _WORD = re.compile(r"[A-Za-z_]\w*")
 _FUNCTION = re.compile(r"\b([A-Za-z_]\w*)\s*\((?:[^(){};]|\([^()]*\))*\)\s*+(?:(?:const|noexcept)\s*+)?\{")
 #: in either language
 KERNEL = re.compile(r"\b__global__\b|\bforge_launch\b")
+#: a header as a model imagines it
+_INVENTED = re.compile(r"\bdefine[ \t]+FORGE_|\bnamespace[ \t]+forge\b|\bstruct[ \t]+ForgeDims\b")
 _CALLED = re.compile(r"\b([A-Za-z_]\w*)\s*(?:<[^<>;(){}]{0,80}>\s*)?\(")
 _DECLARED = re.compile(r"\b[A-Za-z_][\w>]*[\s*&]+([A-Za-z_]\w*)\s*(?:=|;|,|\)|\[|\{)")
 _TUNED = re.compile(r"^[ \t]*//[ \t]*@[ \t]*tune[ \t]+(\w+)", re.MULTILINE)
@@ -187,7 +189,9 @@ def lacking(main: str) -> set[str]:
     plain = hidden(main)
     called = set(_CALLED.findall(plain)) | {word for word in _WORD.findall(plain) if word.isupper()}
     known = defined(main).union(_DECLARED.findall(plain), _TUNED.findall(main))
-    return called.union(_LAUNCH.findall(main)) - known
+    names = called.union(_LAUNCH.findall(main)) - known
+    # what the generated header has is no block's to define
+    return {name for name in names if not name.startswith("FORGE_")}
 
 
 def joined(main: str, others: Iterable[tuple[bool, str]]) -> tuple[str, int]:
@@ -203,7 +207,7 @@ def joined(main: str, others: Iterable[tuple[bool, str]]) -> tuple[str, int]:
         names = defined(text)
         # a kernel of its own is another answer, unless this one launches it
         wanted = unlaunched if KERNEL.search(hidden(text)) else lacks
-        if names & have or not names & wanted or depth(text) != 0:
+        if names & have or not names & wanted or depth(text) != 0 or _INVENTED.search(text):
             continue
         kept = [line for line in text.strip("\n").split("\n") if " ".join(line.split()) not in mine]
         (before if first else behind).append("\n".join(kept))

@@ -19,6 +19,9 @@ _LABEL = re.compile(r"^\W*(search|replace(?:\s+with)?)\W*$", re.IGNORECASE)
 _TOKEN = re.compile(r"[A-Za-z_]\w*|\.?\d(?:[eEpP][+-]|[\w.])*|<<=|<<|->|\+\+|--|&&|\|\||::|[-+*/%&|^<>=!]=|//|/\*|\*/|"
                     r"\s+|.", re.DOTALL)  # fmt: skip
 
+#: lines of an edit that may part it
+MOST_RULES = 20
+
 
 class Edit(Record, frozen=True, kw_only=True):
     """One replacement of whole lines."""
@@ -36,6 +39,8 @@ class Found(Record, frozen=True, kw_only=True):
     """Number of the line behind the last one."""
     fault: str = ""
     """What is wrong with the form of one of them."""
+    spans: tuple[tuple[int, int], ...] = ()
+    """Of each one the number of its first mark's line, and of the line behind it."""
 
 
 class Applied(Record, frozen=True, kw_only=True):
@@ -62,6 +67,7 @@ def find(text: str, base: str = "") -> Found:
     """The edits in a text, in order; `base` decides where a line of code looks like a mark."""
     have = [line.strip() for line in base.split("\n")] if base else []
     found: list[Edit] = []
+    spans: list[tuple[int, int]] = []
     lines = text.split("\n")
     fault, end, start, marks, middle = "", 0, -1, 0, False
     for number, line in enumerate(lines):
@@ -72,6 +78,7 @@ def find(text: str, base: str = "") -> Found:
                 body = lines[start:number]
                 found.append(_edit(body if closes else _until_fence(body), marks, have))
                 end = number + bool(closes)
+                spans.append((start - 1, end))
             elif start >= 0:
                 fault = fault or f"Edit {len(found) + 1} has no ======= between its two parts."
             start, marks, middle = (number + 1, len(opens[1] or "-------"), False) if opens else (-1, 0, False)
@@ -81,8 +88,17 @@ def find(text: str, base: str = "") -> Found:
         body = _until_fence(lines[start:])
         if len(body) < len(lines) - start:
             found.append(_edit(body, marks, have))
+            spans.append((start - 1, start + len(body)))
             start, end = -1, start + len(body)
-    return Found(edits=tuple(found), open=start >= 0, end=end, fault=fault)
+    return Found(edits=tuple(found), open=start >= 0, end=end, fault=fault, spans=tuple(spans))
+
+
+def without(text: str) -> str:
+    """The text with blank lines where edits are."""
+    lines = text.split("\n")
+    for start, end in find(text).spans:
+        lines[start:end] = [""] * (end - start)
+    return "\n".join(lines)
 
 
 def _edit(body: list[str], marks: int, have: list[str]) -> Edit:
@@ -91,7 +107,8 @@ def _edit(body: list[str], marks: int, have: list[str]) -> Edit:
     equal = [i for i in at if len(_MIDDLE.match(body[i])[1]) == marks] or at  # type: ignore[index]
     middle = equal[0]
     if len(equal) > 1:
-        middle = next((i for i in reversed(equal) if _contains(have, [line.strip() for line in body[:i]])), middle)
+        bare = [line.strip() for line in body]
+        middle = next((i for i in reversed(equal[:MOST_RULES]) if _contains(have, bare[:i])), middle)
     return Edit(search=_unfenced(body[:middle]), replace=_unfenced(body[middle + 1:]))
 
 

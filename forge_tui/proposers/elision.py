@@ -16,6 +16,7 @@ _SAID = re.compile(
     rf"(?:the )?same(?: (?:as|like)\b[\w ,'-]*)?)$"
     rf"|\b(?:omitted|left out|elided|shortened|abbreviated)\b.*\b(?:brevity|space|clarity)\b|\bfor brevity\b"
     rf"|^(?:your|insert|add|put)\b[\w ]*\bcode\b[\w ]*\bhere$"
+    rf"|^(?:the )?{_WHAT}\b[\w ,'-]*\b(?:omitted|elided|left out)$"
     rf"|^(?:{_WHAT} )?(?:goes here|(?:is |are |stays? |remains? )?(?:omitted|unchanged) (?:from|in|as) .*)$",
     re.IGNORECASE,
 )  # fmt: skip
@@ -50,7 +51,7 @@ def find(source: str, base: str = "") -> str:
 
 def _elides(lines: list[str], number: int) -> bool:
     line = lines[number].strip()
-    if line in ("...", "…", "[...]", "(...)"):
+    if line in ("...", "…", "[...]", "(...)") or re.match(r"(?:\.{3}|…)\s*\w", line):
         return True
     comment = line.startswith(("//", "/*"))
     if len(line) > MAX_LINE or not (comment or re.match(r"#\s*(?:\.{3}|…)", line)):

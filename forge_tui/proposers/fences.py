@@ -14,6 +14,7 @@ _QUOTE = re.compile(r"^(?:[ \t]*>)+ ?")
 _COMMENT = re.compile(r"//|/\*|\*/|\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'")
 _KERNEL_LIKE = re.compile(r"#[ \t]*include|__global__|forge|FORGE_|//[ \t]*@")
 _BARE_KERNEL = re.compile(r"\s*(?:#[ \t]*include\b|//[ \t]*@|extern\s+\"C\")")
+_INFO = re.compile(r"[{.]?[\w+#.-]+(?:[\s:,;]*$|[\s:,;{]+[\w.-]+=|\s*\{|:[\w./-]+$)")
 _CODE_IN_INFO = re.compile(r"//[ \t]*@|#[ \t]*include\b|extern\b")
 #: what a block with a part of a source may be called
 SOURCES = frozenset(["", "cuda", "cu", "cuh", "cpp", "c++", "cc", "cxx", "c", "h", "hpp", "cuda-cpp", "cuda_cpp"])
@@ -93,6 +94,10 @@ class Scan:
             if close[1]:
                 self._add(close[1])
             self.end(number + 1, closed=True)
+        elif again and again[4].strip() and again[3].startswith(self.fence) and not _names_code(again[4]):
+            # talk on the line of the last fence
+            self.end(number, closed=True)
+            self._say(again[4])
         elif again and again[4].strip() and (again[3].startswith(self.fence) or _tag(again[4]) in SOURCES):
             # a block in the block, or behind one whose last fence was forgotten
             self.end(number, closed=True)
@@ -145,6 +150,11 @@ class Scan:
 
 def _tag(info: str) -> str:
     return re.split(r"[\s:,;=}]", info.strip().lstrip("{.").lower(), maxsplit=1)[0]
+
+
+def _names_code(info: str) -> bool:
+    """Whether what stands behind a fence may name a language, with attributes or a title."""
+    return _tag(info) in SOURCES or _INFO.match(info) is not None
 
 
 def _ends_code(before: str) -> bool:

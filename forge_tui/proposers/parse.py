@@ -22,6 +22,7 @@ __all__ = ["ENTRY", "HEADER", "TRUNCATED", "Reply", "clean", "parse_reply"]
 TRUNCATED = "truncated"
 CUT_THOUGH_DONE = "The kernel in the reply ends in its middle, though the model says that the reply is whole."
 EDIT_CUT_THOUGH_DONE = "The last edit in the reply has no `>>>>>>> REPLACE`, though the model says that it is whole."
+_REFUSED = "The model refused:"
 
 _DIRECTIVE = re.compile(r"^([ \t]*)//[ \t]*@[ \t]*(tune|workspace|launch)\b", re.MULTILINE)
 _INCLUDE = re.compile(r"^[ \t]*#[ \t]*include[ \t]*[<\"]forge_target\.h[>\"]", re.MULTILINE)
@@ -101,7 +102,7 @@ class _Reader:
             return _Read(reply=_failed(found, TRUNCATED), holds="whole")
         if self.finish in _FILTERED:
             what = refusal(said) or self.finish.replace("_", " ")
-            return _Read(reply=_failed(found, f"The model refused: {what}"), holds="whole")
+            return _Read(reply=_failed(found, f"{_REFUSED} {what}"), holds="whole")
         if not text.strip():
             return _Read(reply=_failed(found, "empty"), holds="nothing")
         best = choosing.choose(text, parts, self.language, self.shown)
@@ -122,9 +123,9 @@ class _Reader:
             if not done:
                 return _Read(reply=_failed(found, self._cut(CUT_THOUGH_DONE)), holds="something")
         if best is None:
-            nothing = _why_none(parts, text, self.language)
-            return _Read(reply=_failed(found, nothing), holds="something" if "refused" in nothing else "nothing")
-        reply = _finished(best.text, found, self.language, self.base, best.notes)
+            why = _why_none(parts, text, self.language)
+            return _Read(reply=_failed(found, why), holds="something" if why.startswith(_REFUSED) else "nothing")
+        reply = self._finished(best.text, found, best.notes)
         # a copy of the old source is no answer yet
         return _Read(reply=reply, holds="whole" if own and best.whole and reply.source is not None else "something")
 
@@ -160,11 +161,15 @@ class _Reader:
             return _failed(found, "The reply edits a source, but none was shown.")
         plain = tuple(edits.Edit(search=_plain_lines(e.search), replace=_plain_lines(e.replace)) for e in changes)
         applied = edits.apply(self.base, plain)
+        if applied.source is None and plain != changes:
+            # the source itself may have quotes and dashes that are not ASCII
+            again = edits.apply(self.base, changes)
+            applied = again if again.source is not None else applied
         if applied.source is None:
             return _failed(found, applied.failure)
         if not ENTRY[self.language].search(applied.source):
             return _failed(found, "The edits leave no kernel.")
-        return _finished(applied.source, found, self.language, self.base, (*notes, *applied.notes))
+        return self._finished(applied.source, found, (*notes, *applied.notes))
 
     def _made_of_diff(self, text: str, parts: list[fences.Part], found: dict[str, str]) -> Reply | None:
         """What edits in another form than the one asked for make; None where there are none."""
@@ -174,32 +179,32 @@ class _Reader:
             return None
         new = diffs.new_source(changes)
         if new and ENTRY[self.language].search(new):
-            return _finished(plain_code(new), found, self.language, "", ("the source came as a diff",))
+            return self._finished(plain_code(new), found, ("the source came as a diff",))
         if not self.base and not asked:
             return _failed(found, "The reply is a diff; the whole source is wanted.")
         return self._applied(changes, found, () if asked else ("the edits came as a diff",))
 
+    def _finished(self, source: str, found: dict[str, str], notes: tuple[str, ...]) -> Reply:
+        """A source with what is obvious put right."""
+        source = _DIRECTIVE.sub(r"\1//@\2", source.strip("\n") + "\n")
+        found = fields.read("\n".join(text for _, text in codetext.comments(source))) | found
+        left_out = elision.find(source, "\n".join(self.shown))
+        if left_out:
+            return _failed(found, f"The reply leaves out parts of the source: `{left_out[:80]}`.")
+        made = list(notes)
+        if "FORGE_PARAMS" in source and not _INCLUDE.search(source):
+            source = f'#include "{HEADER}"\n{source}'
+            made.append("the include of forge_target.h was added")
+        source, stripped = hostside.strip(source, self.language)
+        if stripped:
+            made.append(stripped)
+        reply = Reply(source=source, family=found.get("family", ""), hypothesis=found.get("hypothesis", ""),
+                      fields=found)  # fmt: skip
+        return _noted(reply, tuple(made))
+
 
 def _plain_lines(lines: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(plain_code("\n".join(lines)).split("\n")) if lines else ()
-
-
-def _finished(source: str, found: dict[str, str], language: Language, base: str, notes: tuple[str, ...]) -> Reply:
-    """A source with what is obvious put right."""
-    source = _DIRECTIVE.sub(r"\1//@\2", source.strip("\n") + "\n")
-    found = fields.read("\n".join(text for _, text in codetext.comments(source))) | found
-    left_out = elision.find(source, base)
-    if left_out:
-        return _failed(found, f"The reply leaves out parts of the source: `{left_out[:80]}`.")
-    made = list(notes)
-    if "FORGE_PARAMS" in source and not _INCLUDE.search(source):
-        source = f'#include "{HEADER}"\n{source}'
-        made.append("the include of forge_target.h was added")
-    source, stripped = hostside.strip(source, language)
-    if stripped:
-        made.append(stripped)
-    reply = Reply(source=source, family=found.get("family", ""), hypothesis=found.get("hypothesis", ""), fields=found)
-    return _noted(reply, tuple(made))
 
 
 def _noted(reply: Reply, notes: tuple[str, ...]) -> Reply:
@@ -222,7 +227,7 @@ def _why_none(parts: list[fences.Part], text: str, language: Language) -> str:
     blocks = [part.text for part in parts if part.code]
     refused = refusal(text) if not blocks else ""
     if refused:
-        return f"The model refused: {refused}"
+        return f"{_REFUSED} {refused}"
     if any(diffs.DIFF.search(block) for block in (*blocks, text)):
         return "The reply is a diff; the whole source, or SEARCH and REPLACE edits, are wanted."
     other: Language = "cpp" if language == "cuda" else "cuda"

@@ -30,6 +30,8 @@ _LOOK_ALIKES = str.maketrans({
     **dict(zip("\u0430\u0435\u043e\u0440\u0441\u0443\u0445", "aeopcyx", strict=True)),
 })  # fmt: skip
 _NUMBERED = re.compile(r"^\s*(\d+)(\s*[|:│]\s?|[ \t]+|$)")
+#: a reply whose edits are escaped is escaped as a whole
+_ESCAPED_MARK = "&lt;" * 5
 _ESCAPE = re.compile(r"&(?:lt|gt|quot|amp|apos|nbsp|#0?39|#x27);", re.IGNORECASE)
 
 _REFUSALS = re.compile(
@@ -43,6 +45,8 @@ _REFUSALS = re.compile(
 def clean(text: str) -> str:
     """The text with Unix line ends and without characters that cannot be seen."""
     text = text.encode("utf-8", "ignore").decode("utf-8", "ignore").replace("\r\n", "\n").replace("\r", "\n")
+    if _ESCAPED_MARK in text:
+        text = unescaped(text)
     return _SPACES.sub(" ", _INVISIBLE.sub("", text))
 
 
@@ -54,11 +58,16 @@ def unquoted(text: str) -> str:
     return text
 
 
+def unescaped(text: str) -> str:
+    """The text without HTML's escapes of what code is made of."""
+    # these alone: `html.unescape` would make a sign of `&reg` or `&copy` too
+    return _ESCAPE.sub(lambda match: html.unescape(match[0]), text).replace("\u00a0", " ")
+
+
 def plain_code(text: str) -> str:
     """Code with ASCII in place of look-alikes, without line numbers, and without HTML's escapes."""
     if "&lt;" in text or "&gt;" in text or "&quot;" in text:
-        # these alone: `html.unescape` would make a sign of `&reg` or `&copy` too
-        text = _ESCAPE.sub(lambda match: html.unescape(match[0]), text).replace("\u00a0", " ")
+        text = unescaped(text)
     if not text.isascii():
         text = text.translate(_LOOK_ALIKES)
     lines = text.split("\n")

@@ -292,3 +292,21 @@ def test_no_source_of_the_prompt_is_taken_for_the_answer() -> None:
 def _with(node: Node | None, source: str) -> Node:
     assert node is not None
     return msgspec.structs.replace(node, source=source)
+
+
+def test_edits_are_of_any_characters() -> None:
+    """Marks and code that were escaped for HTML, and a source whose own comments have typographic signs."""
+    line = 'if (a < b && c > "d"[0]) { // \u201crows\u201d \u2014 all'
+    text = f"<<<<<<< SEARCH\n{line}\n=======\nif (a) {{\n>>>>>>> REPLACE\n"
+    base = NORM.replace("    return 0;", f"    {line}\n    }}\n    return 0;")
+    wanted = NORM.replace("    return 0;", "    if (a) {\n    }\n    return 0;")
+    assert parse_reply(text, "cpp", "stop", base).source == wanted
+    escaped = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace('"', "&quot;")
+    assert parse_reply(escaped, "cpp", "stop", base).source == wanted
+
+
+def test_an_imagined_header_is_not_put_into_the_source() -> None:
+    """A block with a header of the model's own is left out, though it defines what the source uses."""
+    imagined = "namespace forge { constexpr int n = 4; }\n#define FORGE_PARAMS const float* x, float* out0\n"
+    text = f"```cpp\n// forge_target.h\n{imagined}```\n```cuda\n{KERNEL}```\n"
+    assert parse_reply(text, "cuda", "stop").source == KERNEL
