@@ -20,6 +20,7 @@ import store_fixture as fixture
 from test_proposers_inbox import EDIT, KERNEL, REPLY
 
 from forge_tui.cli import main, output
+from forge_tui.cli.inbox_news import InboxNews
 from forge_tui.core import secrets
 from forge_tui.core.paths import Workspace
 from forge_tui.core.records import Edge
@@ -273,6 +274,25 @@ def test_a_prompt_cannot_drive_the_terminal(
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     assert main.main(["inbox", "show", "1"]) == 0
     assert capsys.readouterr().out == "a?]0;title?\tb\n"
+
+
+def test_who_follows_a_run_is_told_of_prompts(desk: Desk) -> None:
+    """Each open one of the session once, with what to type; not those of others, or those that were answered."""
+    lines: list[str] = []
+    news = InboxNews(desk, "tiny-llm-1", lines.append, " --workspace w")
+    for entry in (msgspec.structs.replace(desk.entry(1), session="other"), desk.entry(1)):
+        desk.ask(entry, "?")
+    desk.answer(desk.entry(3), REPLY)
+    for _ in range(2):
+        news.poll()
+    assert " ".join(lines) == (
+        "inbox     prompt 1 (improve of RMSNorm) waits for you: forge-tui inbox show 1 --workspace w, then "
+        "forge-tui inbox reply 1 FILE --workspace w")  # fmt: skip
+    desk.ask(desk.entry(1), "?")
+    news.poll()
+    assert [line.split(" (")[0] for line in lines[1:]] == ["inbox     prompt 4"]
+    InboxNews(Desk(Path("nowhere")), "tiny-llm-1", lines.append).poll()
+    assert len(lines) == 2
 
 
 # ---- what a person typed

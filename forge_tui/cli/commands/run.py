@@ -14,6 +14,7 @@ import msgspec
 
 from forge_tui.cli import consent, model_names, output, settings
 from forge_tui.cli.commands.sim import check_writers, device_of, locate_landscape
+from forge_tui.cli.inbox_news import InboxNews
 from forge_tui.cli.prices import of_models, parse_prices
 from forge_tui.cli.progress import ProgressLines
 from forge_tui.core.errors import ExitCode, ForgeError, UsageError
@@ -24,6 +25,7 @@ from forge_tui.core.reports import RunReport
 from forge_tui.engine.client import EngineProcess, start_engine
 from forge_tui.models.download import fetch
 from forge_tui.models.spec import ModelRequest, home_of, hub_model, is_example, parse_model
+from forge_tui.proposers.desk import Desk
 from forge_tui.report.build import run_report
 from forge_tui.store.reader import Reader
 
@@ -271,9 +273,11 @@ def on_screen(*, headless: bool, as_json: bool) -> bool:
 def _follow_lines(place: Workspace, engine: EngineProcess, *, as_json: bool) -> int:
     with contextlib.closing(Reader.open(place)) as reader:
         lines = ProgressLines(reader, engine.session, output.note)
+        news = InboxNews(Desk(place.root), engine.session, output.note, _workspace_flag(place))
         try:
             for _ in _until_ended(engine):
                 lines.poll()
+                news.poll()
             lines.poll()
             engine.raise_for_end()
         except KeyboardInterrupt:
