@@ -34,7 +34,7 @@ def written(desk: Desk, entry: Entry, file: str | None) -> Iterator[str]:
     if file is not None and file != STDIN:
         yield _of_file(file)
         # a draft that was handed in is none
-        if Path(file).resolve() in [path.resolve() for path in desk.drafts(entry)]:
+        if any(path.samefile(file) for path in desk.drafts(entry)):
             Path(file).unlink(missing_ok=True)
         return
     if file == STDIN:
@@ -101,17 +101,24 @@ def _kept(desk: Desk, entry: Entry, text: str) -> Path | None:
     """A draft of it, in the first place that takes one; None where none does, or nothing is worth keeping."""
     if not text.strip():
         return None
-    for folder in (desk.folder, _state_folder(), Path(tempfile.gettempdir())):
+    for folder in _folders(desk):
         with contextlib.suppress(OSError):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             return desk.keep(entry, text, folder)
     return None
 
 
-def _state_folder() -> Path:
+def _folders(desk: Desk) -> Iterator[Path]:
     from forge_tui.tui.clipboard import state_folder
 
-    return state_folder().with_name("drafts")
+    yield desk.folder
+    try:
+        own = state_folder().with_name("drafts")
+    except RuntimeError:
+        # a user without a home
+        own = desk.folder
+    yield own
+    yield Path(tempfile.gettempdir())
 
 
 # ---- the editor

@@ -124,7 +124,8 @@ class Desk:
         Raises:
             UsageError: it is not there, or no text.
         """
-        return _text(self.prompt_path(entry), _MAX_BYTES)
+        return _text(self.prompt_path(entry), _MAX_BYTES,
+                     f"A search that waits for it writes it again: forge-tui resume {entry.session}.")  # fmt: skip
 
     def reply(self, entry: Entry) -> str:
         """The reply's text.
@@ -289,8 +290,8 @@ def _name(number: int, entry: Entry) -> str:
     return f"{number:03d}-{target}-{entry.edge}"
 
 
-def _text(path: Path, most: int) -> str:
+def _text(path: Path, most: int, hint: str = "") -> str:
     try:
         return without_keys(read_text(path, most))
     except UnreadableError as error:
-        raise UsageError(f"{path} {error}.") from error
+        raise UsageError(f"{path} {error}.", hint) from error

@@ -21,6 +21,8 @@ from forge_tui.proposers.templates import TemplateProposer
 
 NAME = "inbox"
 POLL_S = 0.5
+#: looks after which a reply without a kernel is taken for all that comes
+SETTLED = 10
 #: prompts of one target that wait at a time; beside templates one, so that their settings are tuned meanwhile
 MOST_ALONE, MOST_BESIDE = 2, 1
 
@@ -112,15 +114,27 @@ class InboxProposer:
     # ---- the reply
 
     async def _reply(self, entry: Entry, asked: str) -> str:
-        """The text, once it is there and no longer growing; what is no text is waited on."""
-        before = None
+        """The text, once it is there and no longer growing; what is no text is waited on.
+
+        One without a kernel may be on its way over a slow line, and is waited on for some more time.
+        """
+        before, polls = None, 0
         while True:
             now = self.desk.stamp(entry)
-            if now is not None and now == before and (text := self.desk.collect(entry)) is not None:
-                return text
+            polls = polls + 1 if now is not None and now == before else 0
+            if polls and (polls >= SETTLED or (polls == 1 and self._whole(entry))):
+                text = self.desk.collect(entry)
+                if text is not None:
+                    return text
             before = now
             self.desk.restore(entry, asked)
             await asyncio.sleep(self._poll_s)
+
+    def _whole(self, entry: Entry) -> bool:
+        try:
+            return parse_reply(self.desk.reply(entry), entry.language, "", entry.base).source is not None
+        except UsageError:
+            return False
 
     # ---- what is asked
 

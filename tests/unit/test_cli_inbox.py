@@ -204,6 +204,19 @@ def test_a_reply_without_a_kernel_is_refused(
     assert desk.state(desk.entry(1)) == "answered"
 
 
+def test_a_reply_that_was_put_into_its_place_can_be_looked_at(
+    desk: Desk, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The file that the search reads, named to the command, is told right or wrong and stays as it is."""
+    path = desk.reply_path(desk.entry(1))
+    path.write_text("no kernel")
+    code, told = said(capsys, "reply", "1", str(path))
+    assert (code, "The reply has no code block." in told) == (2, True)
+    path.write_text(REPLY)
+    assert said(capsys, "reply", "1", str(path))[0] == 0
+    assert (path.read_text(), desk.drafts(desk.entry(1))) == (REPLY, [])
+
+
 def test_what_is_no_file_is_refused_at_once(desk: Desk, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """An endless device, a pipe that nobody writes, a folder, a binary and a huge file: one sentence each."""
     os.mkfifo("pipe")
@@ -386,6 +399,7 @@ def test_without_a_place_in_the_inbox_the_text_goes_elsewhere(
     assert (code, "No space left on device" in told) == (4, True)
     assert "What you wrote is kept" in told
     monkeypatch.setattr("forge_tui.proposers.desk.put_new", _no_space)
+    monkeypatch.setattr("forge_tui.tui.clipboard.state_folder", _no_home)
     typed(monkeypatch, REPLY)
     assert main.main(["inbox", "reply", "1", "-"]) == 4
     found = capsys.readouterr()
@@ -401,6 +415,10 @@ def test_without_a_place_in_the_inbox_the_text_goes_elsewhere(
 
 def _no_space(path: Path, text: str) -> bool:
     raise OSError(28, f"No space left on device for {len(text)} characters in {path}")
+
+
+def _no_home() -> Path:
+    raise RuntimeError("Could not determine home directory.")
 
 
 def test_a_kill_amid_a_reply_loses_nothing(desk: Desk, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from forge_tui.core import secrets
 from forge_tui.core.errors import EnvironmentFault, UsageError
 from forge_tui.core.ports import Task
 from forge_tui.core.records import Edge, Evaluation, Node, Proposal, Verdict
-from forge_tui.proposers import strategies
+from forge_tui.proposers import inbox, strategies
 from forge_tui.proposers.desk import Desk, Entry
 from forge_tui.proposers.inbox import InboxProposer
 from forge_tui.search import simulate
@@ -69,6 +69,23 @@ async def test_an_empty_or_growing_file_is_waited_for(tmp_path: Path) -> None:
         await asyncio.sleep(0)
     path.write_text(REPLY)
     assert (await asyncio.wait_for(waiting, 10)).source == KERNEL
+
+
+async def test_a_reply_on_a_slow_line_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file without a kernel may still grow for some looks; with one it is taken at once."""
+    monkeypatch.setattr(inbox, "SETTLED", 10**6)
+    made = proposer(tmp_path)
+    waiting, entry = await asked(made, DRAFT)
+    path = made.desk.reply_path(entry)
+    for end in (10, len(REPLY) // 2, len(REPLY)):
+        assert not waiting.done()
+        path.write_text(REPLY[:end])
+        await asyncio.sleep(0.03)
+    assert (await asyncio.wait_for(waiting, 10)).source == KERNEL
+    monkeypatch.setattr(inbox, "SETTLED", 3)
+    waiting, entry = await asked(made, msgspec.structs.replace(DRAFT, seed=2), number=2)
+    made.desk.reply_path(entry).write_text(REPLY[:90])
+    assert (await asyncio.wait_for(waiting, 10)).failure == "truncated"
 
 
 async def test_edits_are_of_the_source_that_was_shown(tmp_path: Path) -> None:
