@@ -82,8 +82,9 @@ def _of_stdin(desk: Desk, entry: Entry) -> str:
         output.note("Paste the reply, then press Ctrl-D on a line of its own.")
     data = bytearray()
     try:
-        while len(data) <= MAX_REPLY_BYTES and (line := sys.stdin.buffer.readline(1 << 16)):
-            data += line
+        with _as_interrupt(signal.SIGHUP, signal.SIGTERM):
+            while len(data) <= MAX_REPLY_BYTES and (line := sys.stdin.buffer.readline(1 << 16)):
+                data += line
         check_size(len(data), MAX_REPLY_BYTES)
         return as_text(bytes(data))
     except KeyboardInterrupt:
@@ -95,6 +96,17 @@ def _of_stdin(desk: Desk, entry: Entry) -> str:
         raise UsageError(f"What came from stdin {error}.") from error
     except OSError as error:
         raise UsageError(f"Stdin cannot be read: {error.strerror}.", "Name a file.") from error
+
+
+@contextlib.contextmanager
+def _as_interrupt(*numbers: signal.Signals) -> Iterator[None]:
+    """Let a line that breaks, or whoever ends this, be answered as Ctrl-C is: by keeping what came."""
+    before = [(number, signal.signal(number, signal.default_int_handler)) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in before:
+            signal.signal(number, handler)
 
 
 def _kept(desk: Desk, entry: Entry, text: str) -> Path | None:

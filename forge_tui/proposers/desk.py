@@ -143,7 +143,7 @@ class Desk:
     def _read(self, paths: list[Path]) -> Iterator[Entry]:
         for path in paths:
             # a file that is just being removed, or somebody else's
-            with contextlib.suppress(UnreadableError, msgspec.DecodeError, UnicodeDecodeError):
+            with contextlib.suppress(UnreadableError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 entry = msgspec.json.decode(read_bytes(path, _MAX_BYTES), type=Entry)
                 # the names of its files follow from it, and must not lead elsewhere
                 if path.name == entry.name + _NOTE:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import base64
+import fcntl
 import io
 import json
 import os
 import re
 import resource
+import shutil
 import signal
 import subprocess
 import sys
+import termios
 import time
 from pathlib import Path
 
@@ -349,6 +352,7 @@ def test_an_editor_that_does_not_wait_is_said(
     assert not (tmp_path / "opened").exists()
 
 
+@pytest.mark.skipif(shutil.which("script") is None, reason="makes terminals by script(1)")
 def test_two_editors_of_one_prompt_do_not_share_a_draft(
     desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -421,6 +425,7 @@ def _no_home() -> Path:
     raise RuntimeError("Could not determine home directory.")
 
 
+@pytest.mark.skipif(shutil.which("script") is None, reason="makes terminals by script(1)")
 def test_a_kill_amid_a_reply_loses_nothing(desk: Desk, tmp_path: Path) -> None:
     """Killed while the editor is open, the draft is there; the next call opens it, and nothing counts as a reply."""
     script = tmp_path / "slow"
@@ -433,6 +438,26 @@ def test_a_kill_amid_a_reply_loses_nothing(desk: Desk, tmp_path: Path) -> None:
     assert (desk.state(desk.entry(1)), [p.read_text() for p in desk.drafts(desk.entry(1))]) == ("open", [REPLY])
     done = subprocess.run(["script", "-qec", line, "/dev/null"], stdin=subprocess.DEVNULL, check=False, cwd=tmp_path)
     assert (done.returncode, desk.reply(desk.entry(1))) == (0, REPLY)
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM, signal.SIGINT])
+def test_a_line_that_breaks_amid_a_paste_loses_nothing(desk: Desk, tmp_path: Path, number: signal.Signals) -> None:
+    """What came until then becomes a draft."""
+    with subprocess.Popen([*COMMAND, "reply", "1", "-"], stdin=subprocess.PIPE, stderr=subprocess.PIPE,
+                          cwd=tmp_path) as process:  # fmt: skip
+        assert process.stdin is not None
+        assert process.stderr is not None
+        process.stdin.write(b"family: mine\nhalf a ker\n")
+        process.stdin.flush()
+        state = Path(f"/proc/{process.pid}/stat")
+        # read, and asleep for more
+        while fcntl.ioctl(process.stdin, termios.FIONREAD, b"1234") != bytes(4) or " S " not in state.read_text():
+            time.sleep(0.01)
+        process.send_signal(number)
+        assert process.wait() == 130
+        (draft,) = desk.drafts(desk.entry(1))
+        assert draft.read_text() == "family: mine\nhalf a ker\n"
+        assert f"What came so far is kept in {draft}.".encode() in process.stderr.read()
 
 
 def test_a_limit_of_file_size_is_a_sentence(desk: Desk, tmp_path: Path) -> None:

@@ -332,6 +332,7 @@ async def test_files_of_others_in_the_inbox_are_no_prompts(tmp_path: Path) -> No
     os.mkfifo(made.desk.folder / "pipe.json")
     (made.desk.folder / "folder.json").mkdir()
     (made.desk.folder / "bad.json").write_text("{}")
+    (made.desk.folder / "deep.json").write_text('{"x":' + "[" * 99999 + "]" * 99999 + "}")
     outside = msgspec.structs.replace(entry, number=7, name="../../outside")
     (made.desk.folder / "007-x.json").write_bytes(msgspec.json.encode(outside))
     assert made.desk.entries() == [entry]
