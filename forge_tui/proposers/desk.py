@@ -22,6 +22,7 @@ from forge_tui.core.errors import EnvironmentFault, UsageError
 from forge_tui.core.files import UnreadableError, read_bytes, read_text
 from forge_tui.core.records import Edge, Language, Record
 from forge_tui.proposers.deskfiles import held, put, put_new, without_keys
+from forge_tui.proposers.parse import Reply, parse_reply
 
 FOLDER = "inbox"
 MAX_REPLY_BYTES = 1 << 20
@@ -49,6 +50,8 @@ class Entry(Record, frozen=True, kw_only=True):
     seed: int
     base: str = ""
     """That source."""
+    shown: tuple[str, ...] = ()
+    """Other sources that the prompt has: none of them is an answer."""
     at: float = 0.0
     """Unix seconds."""
     taken: bool = False
@@ -225,6 +228,9 @@ class Desk:
         try:
             with self._locked(entry, _LOCK_S):
                 self.check_open(entry, replace=replace)
+                for left in self.folder.glob(f".{path.name}.*"):
+                    # of somebody who was killed while he wrote
+                    left.unlink(missing_ok=True)
                 with self._set_aside(entry):
                     # an empty file is one that is not there yet
                     put(path, without_keys(text) if text.strip() else "\n")
@@ -279,6 +285,11 @@ class Desk:
 
     def _locked(self, entry: Entry, wait_s: float) -> contextlib.AbstractContextManager[None]:
         return held(self.folder / f".{entry.name}.lock", wait_s)
+
+
+def read(entry: Entry, text: str) -> Reply:
+    """What a reply to a prompt holds."""
+    return parse_reply(text, entry.language, "", entry.base, entry.shown)
 
 
 def _there(path: Path) -> bool:

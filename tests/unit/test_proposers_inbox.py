@@ -100,6 +100,17 @@ async def test_edits_are_of_the_source_that_was_shown(tmp_path: Path) -> None:
     assert (proposal.source, proposal.failure, proposal.infra) == (None, "The reply has no code block.", False)
 
 
+async def test_other_kernels_of_the_prompt_are_no_answers(tmp_path: Path) -> None:
+    """The best kernel, which the prompt shows beside the one to improve, may be quoted behind the reply's own."""
+    best = msgspec.structs.replace(PARENT, id=1, source=KERNEL.replace("return 0", "return 1 - 1"))
+    made = proposer(tmp_path)
+    waiting, entry = await asked(made, msgspec.structs.replace(IMPROVE, best=best, nodes=(PARENT, best)))
+    assert (entry.base, entry.shown) == (KERNEL, (best.source,))
+    mine = KERNEL.replace("return 0", "return 2 - 2")
+    made.desk.answer(entry, f"```cpp\n{mine}```\nIt is shorter than the best one:\n```cpp\n{best.source}```\n")
+    assert (await asyncio.wait_for(waiting, 10)).source == mine
+
+
 async def test_a_reply_that_was_read_but_not_kept_is_found_again(tmp_path: Path) -> None:
     """An engine that died between reading and storing asks the same step again, and no new prompt is written."""
     for _ in range(2):
@@ -291,7 +302,10 @@ async def test_a_replaced_reply_is_kept(tmp_path: Path) -> None:
     made = proposer(tmp_path)
     waiting, entry = await asked(made, DRAFT)
     waiting.cancel()
+    half = made.desk.folder / f".{entry.name}.reply.md.4711"
+    half.write_text("fir")
     made.desk.answer(entry, "first")
+    assert not half.exists()
     with pytest.raises(UsageError, match="no search has read the reply yet"):
         made.desk.answer(entry, "second")
     made.desk.answer(entry, "second", replace=True)

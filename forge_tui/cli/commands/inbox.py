@@ -13,9 +13,8 @@ from forge_tui.core.errors import ExitCode, StoreError, UsageError
 from forge_tui.core.paths import Workspace, workspace_for
 from forge_tui.core.records import SessionInfo
 from forge_tui.engine.limits import how_to_go_on
-from forge_tui.proposers.desk import Desk, Entry
+from forge_tui.proposers.desk import Desk, Entry, read
 from forge_tui.proposers.deskfiles import without_keys
-from forge_tui.proposers.parse import parse_reply
 from forge_tui.report.format import duration
 from forge_tui.report.table import Column, render
 from forge_tui.store.reader import Reader
@@ -127,7 +126,7 @@ def reply(*, number: int, file: str | None, workspace: str | None, force: bool, 
     desk.check_open(entry, replace=replace or placed)
     with drafts.written(desk, entry, file) as given:
         text = without_keys(given)
-        found = parse_reply(text, entry.language, "", entry.base)
+        found = read(entry, text)
         if found.source is None and not force:
             what = {"truncated": "The reply ends in its middle.", "empty": "The reply is empty."}
             raise UsageError(what.get(found.failure, found.failure),
