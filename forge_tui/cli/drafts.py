@@ -34,7 +34,7 @@ def written(desk: Desk, entry: Entry, file: str | None) -> Iterator[str]:
     if file is not None and file != STDIN:
         yield _of_file(file)
         # a draft that was handed in is none
-        if Path(file).resolve() in [path.resolve() for path in desk.drafts(entry)]:
+        if any(path.samefile(file) for path in desk.drafts(entry)):
             Path(file).unlink(missing_ok=True)
         return
     if file == STDIN:
@@ -82,8 +82,9 @@ def _of_stdin(desk: Desk, entry: Entry) -> str:
         output.note("Paste the reply, then press Ctrl-D on a line of its own.")
     data = bytearray()
     try:
-        while len(data) <= MAX_REPLY_BYTES and (line := sys.stdin.buffer.readline(1 << 16)):
-            data += line
+        with _as_interrupt(signal.SIGHUP, signal.SIGTERM):
+            while len(data) <= MAX_REPLY_BYTES and (line := sys.stdin.buffer.readline(1 << 16)):
+                data += line
         check_size(len(data), MAX_REPLY_BYTES)
         return as_text(bytes(data))
     except KeyboardInterrupt:
@@ -97,21 +98,39 @@ def _of_stdin(desk: Desk, entry: Entry) -> str:
         raise UsageError(f"Stdin cannot be read: {error.strerror}.", "Name a file.") from error
 
 
+@contextlib.contextmanager
+def _as_interrupt(*numbers: signal.Signals) -> Iterator[None]:
+    """Let a line that breaks, or whoever ends this, be answered as Ctrl-C is: by keeping what came."""
+    before = [(number, signal.signal(number, signal.default_int_handler)) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in before:
+            signal.signal(number, handler)
+
+
 def _kept(desk: Desk, entry: Entry, text: str) -> Path | None:
     """A draft of it, in the first place that takes one; None where none does, or nothing is worth keeping."""
     if not text.strip():
         return None
-    for folder in (desk.folder, _state_folder(), Path(tempfile.gettempdir())):
+    for folder in _folders(desk):
         with contextlib.suppress(OSError):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             return desk.keep(entry, text, folder)
     return None
 
 
-def _state_folder() -> Path:
+def _folders(desk: Desk) -> Iterator[Path]:
     from forge_tui.tui.clipboard import state_folder
 
-    return state_folder().with_name("drafts")
+    yield desk.folder
+    try:
+        own = state_folder().with_name("drafts")
+    except RuntimeError:
+        # a user without a home
+        own = desk.folder
+    yield own
+    yield Path(tempfile.gettempdir())
 
 
 # ---- the editor

@@ -22,6 +22,7 @@ from forge_tui.core.errors import EnvironmentFault, UsageError
 from forge_tui.core.files import UnreadableError, read_bytes, read_text
 from forge_tui.core.records import Edge, Language, Record
 from forge_tui.proposers.deskfiles import held, put, put_new, without_keys
+from forge_tui.proposers.parse import Reply, parse_reply
 
 FOLDER = "inbox"
 MAX_REPLY_BYTES = 1 << 20
@@ -49,6 +50,8 @@ class Entry(Record, frozen=True, kw_only=True):
     seed: int
     base: str = ""
     """That source."""
+    shown: tuple[str, ...] = ()
+    """Other sources that the prompt has: none of them is an answer."""
     at: float = 0.0
     """Unix seconds."""
     taken: bool = False
@@ -124,7 +127,8 @@ class Desk:
         Raises:
             UsageError: it is not there, or no text.
         """
-        return _text(self.prompt_path(entry), _MAX_BYTES)
+        return _text(self.prompt_path(entry), _MAX_BYTES,
+                     f"A search that waits for it writes it again: forge-tui resume {entry.session}.")  # fmt: skip
 
     def reply(self, entry: Entry) -> str:
         """The reply's text.
@@ -142,7 +146,7 @@ class Desk:
     def _read(self, paths: list[Path]) -> Iterator[Entry]:
         for path in paths:
             # a file that is just being removed, or somebody else's
-            with contextlib.suppress(UnreadableError, msgspec.DecodeError, UnicodeDecodeError):
+            with contextlib.suppress(UnreadableError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 entry = msgspec.json.decode(read_bytes(path, _MAX_BYTES), type=Entry)
                 # the names of its files follow from it, and must not lead elsewhere
                 if path.name == entry.name + _NOTE:
@@ -224,6 +228,9 @@ class Desk:
         try:
             with self._locked(entry, _LOCK_S):
                 self.check_open(entry, replace=replace)
+                for left in self.folder.glob(f".{path.name}.*"):
+                    # of somebody who was killed while he wrote
+                    left.unlink(missing_ok=True)
                 with self._set_aside(entry):
                     # an empty file is one that is not there yet
                     put(path, without_keys(text) if text.strip() else "\n")
@@ -280,6 +287,11 @@ class Desk:
         return held(self.folder / f".{entry.name}.lock", wait_s)
 
 
+def read(entry: Entry, text: str) -> Reply:
+    """What a reply to a prompt holds."""
+    return parse_reply(text, entry.language, "", entry.base, entry.shown)
+
+
 def _there(path: Path) -> bool:
     return path.exists() or path.is_symlink()
 
@@ -289,8 +301,8 @@ def _name(number: int, entry: Entry) -> str:
     return f"{number:03d}-{target}-{entry.edge}"
 
 
-def _text(path: Path, most: int) -> str:
+def _text(path: Path, most: int, hint: str = "") -> str:
     try:
         return without_keys(read_text(path, most))
     except UnreadableError as error:
-        raise UsageError(f"{path} {error}.") from error
+        raise UsageError(f"{path} {error}.", hint) from error

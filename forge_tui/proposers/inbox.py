@@ -14,13 +14,15 @@ from forge_tui.core.errors import ConfigError, EnvironmentFault, UsageError
 from forge_tui.core.ports import Task
 from forge_tui.core.records import Edge, LlmCall, Proposal
 from forge_tui.proposers import book, prompt, strategies
-from forge_tui.proposers.desk import Desk, Entry
+from forge_tui.proposers.desk import Desk, Entry, read
 from forge_tui.proposers.deskfiles import without_keys
-from forge_tui.proposers.parse import parse_reply
+from forge_tui.proposers.parse import Reply
 from forge_tui.proposers.templates import TemplateProposer
 
 NAME = "inbox"
 POLL_S = 0.5
+#: looks after which a reply without a kernel is taken for all that comes
+SETTLED = 10
 #: prompts of one target that wait at a time; beside templates one, so that their settings are tuned meanwhile
 MOST_ALONE, MOST_BESIDE = 2, 1
 
@@ -93,14 +95,13 @@ class InboxProposer:
                 # a person may have changed it; one that was removed is written again
                 asked = self.desk.prompt(entry)
             self._open[place] = task.target.id, asked
-            text = await self._reply(entry, asked)
+            text, reply = await self._reply(entry, asked)
         except EnvironmentFault as error:
             return Proposal(source=None, failure=str(error), infra=True)
         finally:
             del self._open[place]
             if entry is not None:
                 self._numbers.discard(entry.number)
-        reply = parse_reply(text, task.device.language, "", entry.base)
         call = LlmCall(model=NAME, prompt=without_keys(asked), reply=text, cost_usd=0.0, priced=True, seed=task.seed,
                        latency_s=max(0.0, time.time() - entry.at))  # fmt: skip
         return Proposal(source=reply.source, idea=reply.hypothesis, family=reply.family, failure=reply.failure,
@@ -111,16 +112,33 @@ class InboxProposer:
 
     # ---- the reply
 
-    async def _reply(self, entry: Entry, asked: str) -> str:
-        """The text, once it is there and no longer growing; what is no text is waited on."""
-        before = None
+    async def _reply(self, entry: Entry, asked: str) -> tuple[str, Reply]:
+        """The reply and what it holds, once it is there and no longer growing; what is no text is waited on.
+
+        One without a kernel may be on its way over a slow line, and is waited on for some more time.
+        """
+        before, polls = None, 0
+        found: tuple[str, Reply] | None = None
         while True:
             now = self.desk.stamp(entry)
-            if now is not None and now == before and (text := self.desk.collect(entry)) is not None:
-                return text
+            polls = polls + 1 if now is not None and now == before else 0
+            if polls == 1:
+                # a long one takes seconds
+                found = await asyncio.to_thread(self._read, entry)
+            if polls and found is not None and (found[1].source is not None or polls >= SETTLED):
+                text = self.desk.collect(entry)
+                if text is not None:
+                    return found if text == found[0] else (text, read(entry, text))
             before = now
             self.desk.restore(entry, asked)
             await asyncio.sleep(self._poll_s)
+
+    def _read(self, entry: Entry) -> tuple[str, Reply] | None:
+        try:
+            text = self.desk.reply(entry)
+        except UsageError:
+            return None
+        return text, read(entry, text)
 
     # ---- what is asked
 
@@ -143,7 +161,7 @@ class InboxProposer:
         base = prompt.base(task)
         return Entry(number=0, name="", session=self._session, target_id=task.target.id, target=task.target.name,
                      edge=task.edge, language=task.device.language, place=place_of(base), seed=task.seed,
-                     base=base)  # fmt: skip
+                     base=base, shown=tuple(prompt.shown(task)))  # fmt: skip
 
     def _find(self, task: Task) -> Entry | None:
         """A prompt of an engine that was killed: the same step, else the same question.

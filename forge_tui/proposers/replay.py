@@ -52,7 +52,7 @@ def from_lines(text: str, name: str) -> list[Recorded]:
             continue
         try:
             found.append(msgspec.json.decode(line, type=Recorded))
-        except (msgspec.DecodeError, UnicodeEncodeError) as error:
+        except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
             raise UsageError(f"Line {number} of {name} is no recorded reply: {error}.",
                              "forge-tui replies --output FILE writes such files.") from error  # fmt: skip
     return found

@@ -41,7 +41,7 @@ class ToolCall(Record, frozen=True, kw_only=True):
         """The kernel in the arguments; None where there is none, or they cannot be read."""
         try:
             found = json.loads(self.arguments or "{}")
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
         source = found.get("source") if isinstance(found, dict) else None
         return source if isinstance(source, str) and source.strip() else None
@@ -70,7 +70,7 @@ def read(reply: str) -> tuple[str, tuple[ToolCall, ...]]:
         return reply, ()
     try:
         calls = tuple(ToolCall(id=c["id"], name=c["name"], arguments=c["arguments"]) for c in json.loads(rest))
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return reply, ()
     return text, calls
 

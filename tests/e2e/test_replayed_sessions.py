@@ -126,6 +126,8 @@ def test_lines_of_a_file_may_hold_any_character(tmp_path):
     """Line ends of other alphabets within a reply do not split it; a mark at the file's beginning is no part of it."""
     one = replay.Recorded(target_id="t", edge="draft", language="cpp", reply="a\u2028b\x85c\x1cd\x0ce")
     text = replay.to_lines([one, one])
+    with pytest.raises(UsageError, match="Line 1 of x is no recorded reply"):
+        replay.from_lines('{"x":' + "[" * 99999 + "]" * 99999 + "}", "x")
     assert replay.from_lines("\ufeff" + text, "x") == replay.from_lines(text.replace("\n", "\r\n"), "x") == [one, one]
 
 

@@ -2,13 +2,17 @@
 
 import contextlib
 import json
+import os
 import sqlite3
+from pathlib import Path
 
 import msgspec
 import pytest
 import store_fixture as fixture
 
 from forge_tui.cli import main, output
+from forge_tui.cli.commands.run import read_start
+from forge_tui.core.errors import UsageError
 from forge_tui.core.paths import Workspace
 from forge_tui.core.reports import RunReport
 from forge_tui.store.version import SCHEMA_VERSION
@@ -113,3 +117,19 @@ def test_newer_database_is_a_sentence(done, arguments, capsys):
     assert err.count("\n") == 1
     versions = f"(schema {SCHEMA_VERSION + 1}, this one knows {SCHEMA_VERSION})"
     assert f"was written by a newer Forge TUI {versions}: upgrade forge-tui" in err
+
+
+def test_an_own_kernel_is_read_at_once_or_refused(tmp_path):
+    """`--start` and `check` take a file; a pipe, a folder, a huge or a binary one is a sentence."""
+    os.mkfifo(tmp_path / "pipe.cpp")
+    (tmp_path / "folder.cpp").mkdir()
+    (tmp_path / "huge.cpp").write_bytes(b"/" * (1 << 20) + b"/")
+    (tmp_path / "binary.cpp").write_bytes(b"\x7fELF\xff")
+    (tmp_path / "k.cpp").write_text("// größe\n")
+    for name, said in (("pipe", "is a pipe, not a file"), ("folder", "is a folder, not a file"),
+                       ("huge", "has more than 1 MiB"), ("binary", "is not UTF-8 text"),
+                       ("none", "cannot be read: No such file or directory")):  # fmt: skip
+        with pytest.raises(UsageError) as caught:
+            read_start(tmp_path / f"{name}.cpp", "cpu")
+        assert caught.value.what == f"{tmp_path / name}.cpp {said}."
+    assert read_start(Path(f"norm={tmp_path}/k.cpp"), "cpu").source == "// größe\n"

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import base64
+import fcntl
 import io
 import json
 import os
 import re
 import resource
+import shutil
 import signal
 import subprocess
 import sys
+import termios
 import time
 from pathlib import Path
 
@@ -20,6 +23,7 @@ import store_fixture as fixture
 from test_proposers_inbox import EDIT, KERNEL, REPLY
 
 from forge_tui.cli import main, output
+from forge_tui.cli.inbox_news import InboxNews
 from forge_tui.core import secrets
 from forge_tui.core.paths import Workspace
 from forge_tui.core.records import Edge
@@ -203,6 +207,19 @@ def test_a_reply_without_a_kernel_is_refused(
     assert desk.state(desk.entry(1)) == "answered"
 
 
+def test_a_reply_that_was_put_into_its_place_can_be_looked_at(
+    desk: Desk, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The file that the search reads, named to the command, is told right or wrong and stays as it is."""
+    path = desk.reply_path(desk.entry(1))
+    path.write_text("no kernel")
+    code, told = said(capsys, "reply", "1", str(path))
+    assert (code, "The reply has no code block." in told) == (2, True)
+    path.write_text(REPLY)
+    assert said(capsys, "reply", "1", str(path))[0] == 0
+    assert (path.read_text(), desk.drafts(desk.entry(1))) == (REPLY, [])
+
+
 def test_what_is_no_file_is_refused_at_once(desk: Desk, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """An endless device, a pipe that nobody writes, a folder, a binary and a huge file: one sentence each."""
     os.mkfifo("pipe")
@@ -275,6 +292,25 @@ def test_a_prompt_cannot_drive_the_terminal(
     assert capsys.readouterr().out == "a?]0;title?\tb\n"
 
 
+def test_who_follows_a_run_is_told_of_prompts(desk: Desk) -> None:
+    """Each open one of the session once, with what to type; not those of others, or those that were answered."""
+    lines: list[str] = []
+    news = InboxNews(desk, "tiny-llm-1", lines.append, " --workspace w")
+    for entry in (msgspec.structs.replace(desk.entry(1), session="other"), desk.entry(1)):
+        desk.ask(entry, "?")
+    desk.answer(desk.entry(3), REPLY)
+    for _ in range(2):
+        news.poll()
+    assert " ".join(lines) == (
+        "inbox     prompt 1 (improve of RMSNorm) waits for you: forge-tui inbox show 1 --workspace w, then "
+        "forge-tui inbox reply 1 FILE --workspace w")  # fmt: skip
+    desk.ask(desk.entry(1), "?")
+    news.poll()
+    assert [line.split(" (")[0] for line in lines[1:]] == ["inbox     prompt 4"]
+    InboxNews(Desk(Path("nowhere")), "tiny-llm-1", lines.append).poll()
+    assert len(lines) == 2
+
+
 # ---- what a person typed
 
 
@@ -316,6 +352,7 @@ def test_an_editor_that_does_not_wait_is_said(
     assert not (tmp_path / "opened").exists()
 
 
+@pytest.mark.skipif(shutil.which("script") is None, reason="makes terminals by script(1)")
 def test_two_editors_of_one_prompt_do_not_share_a_draft(
     desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -366,6 +403,7 @@ def test_without_a_place_in_the_inbox_the_text_goes_elsewhere(
     assert (code, "No space left on device" in told) == (4, True)
     assert "What you wrote is kept" in told
     monkeypatch.setattr("forge_tui.proposers.desk.put_new", _no_space)
+    monkeypatch.setattr("forge_tui.tui.clipboard.state_folder", _no_home)
     typed(monkeypatch, REPLY)
     assert main.main(["inbox", "reply", "1", "-"]) == 4
     found = capsys.readouterr()
@@ -383,6 +421,11 @@ def _no_space(path: Path, text: str) -> bool:
     raise OSError(28, f"No space left on device for {len(text)} characters in {path}")
 
 
+def _no_home() -> Path:
+    raise RuntimeError("Could not determine home directory.")
+
+
+@pytest.mark.skipif(shutil.which("script") is None, reason="makes terminals by script(1)")
 def test_a_kill_amid_a_reply_loses_nothing(desk: Desk, tmp_path: Path) -> None:
     """Killed while the editor is open, the draft is there; the next call opens it, and nothing counts as a reply."""
     script = tmp_path / "slow"
@@ -395,6 +438,26 @@ def test_a_kill_amid_a_reply_loses_nothing(desk: Desk, tmp_path: Path) -> None:
     assert (desk.state(desk.entry(1)), [p.read_text() for p in desk.drafts(desk.entry(1))]) == ("open", [REPLY])
     done = subprocess.run(["script", "-qec", line, "/dev/null"], stdin=subprocess.DEVNULL, check=False, cwd=tmp_path)
     assert (done.returncode, desk.reply(desk.entry(1))) == (0, REPLY)
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM, signal.SIGINT])
+def test_a_line_that_breaks_amid_a_paste_loses_nothing(desk: Desk, tmp_path: Path, number: signal.Signals) -> None:
+    """What came until then becomes a draft."""
+    with subprocess.Popen([*COMMAND, "reply", "1", "-"], stdin=subprocess.PIPE, stderr=subprocess.PIPE,
+                          cwd=tmp_path) as process:  # fmt: skip
+        assert process.stdin is not None
+        assert process.stderr is not None
+        process.stdin.write(b"family: mine\nhalf a ker\n")
+        process.stdin.flush()
+        state = Path(f"/proc/{process.pid}/stat")
+        # read, and asleep for more
+        while fcntl.ioctl(process.stdin, termios.FIONREAD, b"1234") != bytes(4) or " S " not in state.read_text():
+            time.sleep(0.01)
+        process.send_signal(number)
+        assert process.wait() == 130
+        (draft,) = desk.drafts(desk.entry(1))
+        assert draft.read_text() == "family: mine\nhalf a ker\n"
+        assert f"What came so far is kept in {draft}.".encode() in process.stderr.read()
 
 
 def test_a_limit_of_file_size_is_a_sentence(desk: Desk, tmp_path: Path) -> None:

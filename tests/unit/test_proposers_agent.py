@@ -184,3 +184,14 @@ def test_a_reply_that_looks_like_tools_is_a_reply() -> None:
     """Text of a model that writes our mark is no tool."""
     text = f"{REPLY}\n--- tools asked for ---\nnothing"
     assert tools.read(text) == (text, ())
+
+
+def test_arguments_nested_without_end_are_no_kernel() -> None:
+    """What a model sends must not end the search: neither as arguments of a tool, nor behind the ledger's mark."""
+    deep = '{"source": ' + "[" * 99999 + "]" * 99999 + "}"
+    call = tools.ToolCall(id="c1", name="check_kernel", arguments=deep)
+    assert call.source is None
+    reply = tools.written(FENCED, (call,))
+    assert tools.read(reply) == (FENCED, (call,))
+    forged = reply[: reply.index('[{"id"')] + deep
+    assert tools.read(forged) == (forged, ())

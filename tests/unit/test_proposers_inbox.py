@@ -13,7 +13,7 @@ from forge_tui.core import secrets
 from forge_tui.core.errors import EnvironmentFault, UsageError
 from forge_tui.core.ports import Task
 from forge_tui.core.records import Edge, Evaluation, Node, Proposal, Verdict
-from forge_tui.proposers import strategies
+from forge_tui.proposers import inbox, strategies
 from forge_tui.proposers.desk import Desk, Entry
 from forge_tui.proposers.inbox import InboxProposer
 from forge_tui.search import simulate
@@ -71,6 +71,23 @@ async def test_an_empty_or_growing_file_is_waited_for(tmp_path: Path) -> None:
     assert (await asyncio.wait_for(waiting, 10)).source == KERNEL
 
 
+async def test_a_reply_on_a_slow_line_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file without a kernel may still grow for some looks; with one it is taken at once."""
+    monkeypatch.setattr(inbox, "SETTLED", 10**6)
+    made = proposer(tmp_path)
+    waiting, entry = await asked(made, DRAFT)
+    path = made.desk.reply_path(entry)
+    for end in (10, len(REPLY) // 2, len(REPLY)):
+        assert not waiting.done()
+        path.write_text(REPLY[:end])
+        await asyncio.sleep(0.03)
+    assert (await asyncio.wait_for(waiting, 10)).source == KERNEL
+    monkeypatch.setattr(inbox, "SETTLED", 3)
+    waiting, entry = await asked(made, msgspec.structs.replace(DRAFT, seed=2), number=2)
+    made.desk.reply_path(entry).write_text(REPLY[:90])
+    assert (await asyncio.wait_for(waiting, 10)).failure == "truncated"
+
+
 async def test_edits_are_of_the_source_that_was_shown(tmp_path: Path) -> None:
     """A reply that edits the parent is applied to it; one without a kernel is an attempt that failed."""
     made = proposer(tmp_path)
@@ -81,6 +98,17 @@ async def test_edits_are_of_the_source_that_was_shown(tmp_path: Path) -> None:
     made.desk.answer(entry, "I have no idea.")
     proposal = await asyncio.wait_for(waiting, 10)
     assert (proposal.source, proposal.failure, proposal.infra) == (None, "The reply has no code block.", False)
+
+
+async def test_other_kernels_of_the_prompt_are_no_answers(tmp_path: Path) -> None:
+    """The best kernel, which the prompt shows beside the one to improve, may be quoted behind the reply's own."""
+    best = msgspec.structs.replace(PARENT, id=1, source=KERNEL.replace("return 0", "return 1 - 1"))
+    made = proposer(tmp_path)
+    waiting, entry = await asked(made, msgspec.structs.replace(IMPROVE, best=best, nodes=(PARENT, best)))
+    assert (entry.base, entry.shown) == (KERNEL, (best.source,))
+    mine = KERNEL.replace("return 0", "return 2 - 2")
+    made.desk.answer(entry, f"```cpp\n{mine}```\nIt is shorter than the best one:\n```cpp\n{best.source}```\n")
+    assert (await asyncio.wait_for(waiting, 10)).source == mine
 
 
 async def test_a_reply_that_was_read_but_not_kept_is_found_again(tmp_path: Path) -> None:
@@ -274,7 +302,10 @@ async def test_a_replaced_reply_is_kept(tmp_path: Path) -> None:
     made = proposer(tmp_path)
     waiting, entry = await asked(made, DRAFT)
     waiting.cancel()
+    half = made.desk.folder / f".{entry.name}.reply.md.4711"
+    half.write_text("fir")
     made.desk.answer(entry, "first")
+    assert not half.exists()
     with pytest.raises(UsageError, match="no search has read the reply yet"):
         made.desk.answer(entry, "second")
     made.desk.answer(entry, "second", replace=True)
@@ -315,6 +346,7 @@ async def test_files_of_others_in_the_inbox_are_no_prompts(tmp_path: Path) -> No
     os.mkfifo(made.desk.folder / "pipe.json")
     (made.desk.folder / "folder.json").mkdir()
     (made.desk.folder / "bad.json").write_text("{}")
+    (made.desk.folder / "deep.json").write_text('{"x":' + "[" * 99999 + "]" * 99999 + "}")
     outside = msgspec.structs.replace(entry, number=7, name="../../outside")
     (made.desk.folder / "007-x.json").write_bytes(msgspec.json.encode(outside))
     assert made.desk.entries() == [entry]

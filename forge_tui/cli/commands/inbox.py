@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import time
+from pathlib import Path
 from typing import Literal
 
 from forge_tui.cli import drafts, output
@@ -11,9 +13,8 @@ from forge_tui.core.errors import ExitCode, StoreError, UsageError
 from forge_tui.core.paths import Workspace, workspace_for
 from forge_tui.core.records import SessionInfo
 from forge_tui.engine.limits import how_to_go_on
-from forge_tui.proposers.desk import Desk, Entry
+from forge_tui.proposers.desk import Desk, Entry, read
 from forge_tui.proposers.deskfiles import without_keys
-from forge_tui.proposers.parse import parse_reply
 from forge_tui.report.format import duration
 from forge_tui.report.table import Column, render
 from forge_tui.store.reader import Reader
@@ -53,8 +54,9 @@ def listed(*, workspace: str | None, everything: bool, as_json: bool) -> int:
             output.note(f"{desk.reply_path(entry)} {fault}; prompt {entry.number} waits for another reply.")
         for path in desk.drafts(entry):
             output.note(f"A draft for prompt {entry.number}, not handed in, is {path}.")
+    own = "" if workspace is None else f" (each with --workspace {shlex.quote(workspace)})"
     output.note("forge-tui inbox show NUMBER prints a prompt, copy NUMBER puts it into the clipboard, "
-                "reply NUMBER FILE hands in a reply.")  # fmt: skip
+                f"reply NUMBER FILE hands in a reply{own}.")  # fmt: skip
     return int(ExitCode.OK)
 
 
@@ -118,20 +120,30 @@ def reply(*, number: int, file: str | None, workspace: str | None, force: bool, 
     if _search(_sessions(place), entry) == "gone":
         raise UsageError(f"There is no session {entry.session} in {place.root} any more, so nobody reads replies to "
                          f"prompt {number}.")  # fmt: skip
+    # who put it into its place by hand may ask whether it is right
+    placed = file is not None and _same(file, desk.reply_path(entry))
     # before anybody writes for nothing
-    desk.check_open(entry, replace=replace)
+    desk.check_open(entry, replace=replace or placed)
     with drafts.written(desk, entry, file) as given:
         text = without_keys(given)
-        found = parse_reply(text, entry.language, "", entry.base)
+        found = read(entry, text)
         if found.source is None and not force:
             what = {"truncated": "The reply ends in its middle.", "empty": "The reply is empty."}
             raise UsageError(what.get(found.failure, found.failure),
                              "Hand in another one, or say --force to count it as an attempt that failed.")  # fmt: skip
-        desk.answer(entry, text, replace=replace)
-    if text != given:
+        if not placed:
+            desk.answer(entry, text, replace=replace)
+    if text != given and not placed:
         output.note("A key in the reply was masked.")
     output.note(f"The reply to prompt {number} is in {desk.reply_path(entry)}.")
     return _say_who_reads(_sessions(place), entry)
+
+
+def _same(file: str, path: Path) -> bool:
+    try:
+        return path.samefile(file)
+    except OSError:
+        return False
 
 
 def _say_who_reads(sessions: dict[str, SessionInfo] | None, entry: Entry) -> int:

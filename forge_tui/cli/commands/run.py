@@ -14,9 +14,11 @@ import msgspec
 
 from forge_tui.cli import consent, model_names, output, settings
 from forge_tui.cli.commands.sim import check_writers, device_of, locate_landscape
+from forge_tui.cli.inbox_news import InboxNews
 from forge_tui.cli.prices import of_models, parse_prices
 from forge_tui.cli.progress import ProgressLines
 from forge_tui.core.errors import ExitCode, ForgeError, UsageError
+from forge_tui.core.files import UnreadableError, read_bytes
 from forge_tui.core.landscapes import PREFIX
 from forge_tui.core.paths import Workspace, workspace_for
 from forge_tui.core.records import Language, ModelSpec, RunOptions, SendSource, StartKernel
@@ -24,10 +26,13 @@ from forge_tui.core.reports import RunReport
 from forge_tui.engine.client import EngineProcess, start_engine
 from forge_tui.models.download import fetch
 from forge_tui.models.spec import ModelRequest, home_of, hub_model, is_example, parse_model
+from forge_tui.proposers.desk import Desk
 from forge_tui.report.build import run_report
 from forge_tui.store.reader import Reader
 
 POLL_S = 0.2
+#: bytes of a kernel
+_MOST_SOURCE = 1 << 20
 #: threads that may be asked for on any machine; with far more, threads cannot be made, and PyTorch crashes
 _MOST_THREADS = 64
 
@@ -234,9 +239,9 @@ def read_start(path: Path, device: str) -> StartKernel:
     if file.suffix not in ((".cu",) if language == "cuda" else (".cpp", ".cc", ".cxx")):
         raise UsageError(f"{file} is not a kernel for {device}.", "CUDA kernels end in .cu, CPU kernels in .cpp.")
     try:
-        source = file.read_text(encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"{file} cannot be read: {error.strerror}.") from error
+        source = read_bytes(file, _MOST_SOURCE).decode()
+    except UnreadableError as error:
+        raise UsageError(f"{file} {error}.") from error
     except UnicodeDecodeError as error:
         raise UsageError(f"{file} is not UTF-8 text.") from error
     return StartKernel(source=source, language=language, target=target or None, path=file.name)
@@ -271,9 +276,11 @@ def on_screen(*, headless: bool, as_json: bool) -> bool:
 def _follow_lines(place: Workspace, engine: EngineProcess, *, as_json: bool) -> int:
     with contextlib.closing(Reader.open(place)) as reader:
         lines = ProgressLines(reader, engine.session, output.note)
+        news = InboxNews(Desk(place.root), engine.session, output.note, _workspace_flag(place))
         try:
             for _ in _until_ended(engine):
                 lines.poll()
+                news.poll()
             lines.poll()
             engine.raise_for_end()
         except KeyboardInterrupt:
