@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from forge_tui.tui.clipboard import copy
+from forge_tui.tui.clipboard import copy, send
 
 
 def fake_tmux(folder: Path, *, takes_w: bool = True, works: bool = True) -> dict[str, str]:
@@ -72,3 +72,22 @@ def test_no_file_is_said(tmp_path: Path) -> None:
     assert done.path is None
     assert len(written) == 1
     assert done.sentence().startswith("No file: ")
+
+
+def test_a_tmux_out_of_reach_gets_a_wrapped_sequence(path_first: Path) -> None:
+    """Inside tmux only what is wrapped, each escape twice, passes on to the terminal."""
+    written: list[str] = []
+    assert send("kernel\n", written.append, fake_tmux(path_first, works=False)) == "osc52"
+    inner = written[0].removeprefix("\x1bPtmux;").removesuffix("\x1b\\")
+    assert inner.startswith("\x1b\x1b]52;c;")
+    assert base64.b64decode(inner.removeprefix("\x1b\x1b]52;c;").removesuffix("\a")) == b"kernel\n"
+
+
+def test_without_a_terminal_nothing_is_claimed(tmp_path: Path) -> None:
+    """The file alone is named."""
+
+    def gone(sequence: str) -> None:
+        raise OSError(6, f"No such device or address for {len(sequence)} characters")
+
+    done = copy("x", "a.cu", gone, {"XDG_STATE_HOME": str(tmp_path)})
+    assert done.sentence() == f"Written to {tmp_path}/forge-tui/copied/a.cu. There is no terminal to send it to."
