@@ -440,7 +440,7 @@ def test_a_kill_amid_a_reply_loses_nothing(desk: Desk, tmp_path: Path) -> None:
     assert (done.returncode, desk.reply(desk.entry(1))) == (0, REPLY)
 
 
-@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT])
 def test_a_line_that_breaks_amid_a_paste_loses_nothing(desk: Desk, tmp_path: Path, number: signal.Signals) -> None:
     """What came until then becomes a draft."""
     with subprocess.Popen([*COMMAND, "reply", "1", "-"], stdin=subprocess.PIPE, stderr=subprocess.PIPE,

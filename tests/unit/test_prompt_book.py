@@ -110,7 +110,7 @@ async def test_a_file_that_breaks_during_a_run_ends_the_model(places: tuple[Path
     ("{% for i in range(99999) %}a line of text\n{% endfor %}", "role.j2 cannot be used: it makes more than 256 KiB"),
     ('{% include "role.j2" %}', "role.j2, line 1 cannot be used: it goes round in a circle."),
     ("{% if 1 %}" * 2000, "role.j2 cannot be used: it goes round in a circle."),
-])  # fmt: skip
+], ids=["loops", "memory", "doubling", "text", "circle", "nesting"])  # fmt: skip
 def test_a_file_without_end_is_ended(places: tuple[Path, Path], text: str, said: str) -> None:
     """Loops, huge numbers, memory, text without end, circles: within seconds there is a sentence, and a next try."""
     (places[0] / "role.j2").write_text(text)
