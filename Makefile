@@ -26,7 +26,9 @@ $(STAMP): pyproject.toml
 demo: $(STAMP)
 	$(BIN)/forge-tui run example:tiny-llm --headless --minutes 1
 
-test: check pytest
+# the types are looked at while the first tests run
+test: $(STAMP)
+	@$(MAKE) --no-print-directory -j2 pytest check
 
 check: lint types layers
 

@@ -16,7 +16,7 @@ from forge_tui.core.paths import Workspace
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
 #: what keeps a run short; everything else is as the README has it
-SHORT = ["--headless", "--minutes", "0.2", "--evaluations", "2", "--targets", "1", "--no-compile-baseline"]
+SHORT = ["--headless", "--minutes", "0.2", "--evaluations", "1", "--targets", "1", "--no-compile-baseline"]
 #: run by other tests: make targets by CI, the screen by tests/terminal, installation and compilation are too long here
 ELSEWHERE = {
     "make demo", "make test", "forge-tui", "pip install 'forge-tui[hf]'", "forge-tui run example:resnet",

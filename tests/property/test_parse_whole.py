@@ -106,7 +106,7 @@ def replies(draw: st.DrawFn) -> tuple[str, Language, str]:
     return "\n".join([*before, draw(st.sampled_from(wrapped(language, kernel))), *behind]), language, kernel
 
 
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(replies())
 def test_a_whole_kernel_comes_out_unchanged(made: tuple[str, Language, str]) -> None:
     """Talk, other blocks, copies of the old source, reasoning and stray marks around it change nothing."""

@@ -493,7 +493,7 @@ async def test_a_storm_of_keys_and_sizes(seed: int, monkeypatch: pytest.MonkeyPa
     rng = random.Random(seed)
     pressed: list[str] = []
     async with running(view, (120, 40)) as (app, pilot):
-        for number, key in enumerate(key_storm(seed, 80)):
+        for number, key in enumerate(key_storm(seed, 50)):
             pressed.append(key)
             await pilot.press(key)
             if number % 15 == 0:

@@ -107,10 +107,9 @@ def test_a_right_kernel_is_checked_timed_and_counted(make_session):
 
 
 def test_a_set_against_a_set_times_their_difference(make_session):
-    """Which side is divided by which; the 10 ms of `slow` on one side, on both, on the other."""
+    """Which side is divided by which; the 10 ms of `slow` on one side, or on neither."""
     session, _ = make_session([("slow", double), ("silu", silu)])
     assert session.compare([], [0], 0.2).ci[1] < 0.5
-    assert session.compare([0], [], 0.2).ci[0] > 2
     # neither sleeps: what is left is far from a ratio of some hundred
     assert 0.02 < session.compare([0, 1], [0], 0.2).speedup < 50
 
