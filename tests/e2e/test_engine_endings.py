@@ -20,8 +20,7 @@ from test_inbox_sessions import Person, kernel, reply
 
 from forge_tui.core.events import Kind
 from forge_tui.core.records import Edge, LlmCall, Proposal
-from forge_tui.engine import roster
-from forge_tui.engine.loop import Engine
+from forge_tui.engine import restoring, roster
 from forge_tui.proposers.desk import Desk
 from forge_tui.proposers.inbox import InboxProposer
 from forge_tui.search.driver import Step
@@ -270,7 +269,7 @@ def _steps(session):
         return reader.steps(session.id)
 
 
-async def test_what_was_found_elsewhere_is_looked_up_once(tmp_path):
+async def test_what_was_found_elsewhere_is_looked_up_once(tmp_path, monkeypatch):
     """A better kernel that another session finds meanwhile is none of a session that began before."""
     first, second = Session(tmp_path / ".forge"), Session(tmp_path / ".forge")
     few = msgspec.structs.replace(OPTIONS, max_evaluations=8, usd_per_percent=1e9)
@@ -283,15 +282,15 @@ async def test_what_was_found_elsewhere_is_looked_up_once(tmp_path):
     await first.run(FakeRooms(fast=True), options=msgspec.structs.replace(few, max_evaluations=40))
     seen = []
 
-    class Watching(Engine):
-        def _found(self, *arguments):
-            seen.append(super()._found(*arguments))
-            return seen[-1]
+    looked = restoring.found
 
+    def watched(*arguments):
+        seen.append(looked(*arguments))
+        return seen[-1]
+
+    monkeypatch.setattr(restoring, "found", watched)
     for run in (second, Session(tmp_path / ".forge")):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("test_engine_sessions.Engine", Watching)
-            await run.run(FakeRooms(), options=few)
+        await run.run(FakeRooms(), options=few)
     again, anew = (msgspec.to_builtins(found) for found in seen)
     assert again == before
     assert anew != before, "a session that begins now sees the new ones"
