@@ -11,19 +11,7 @@ from forge_tui.core import secrets
 from forge_tui.core.errors import EnvironmentFault, ExitCode, ForgeError
 from forge_tui.core.events import Kind
 from forge_tui.core.landscapes import PREFIX
-from forge_tui.core.money import dollars
-from forge_tui.core.ports import (
-    Booked,
-    Compiler,
-    Equipped,
-    Evaluator,
-    Isolated,
-    Keyed,
-    Priced,
-    Proposer,
-    Quoted,
-    Task,
-)
+from forge_tui.core.ports import Booked, Compiler, Equipped, Evaluator, Isolated, Keyed, Proposer, Task
 from forge_tui.core.profiles import Profile
 from forge_tui.core.records import (
     DeployDecision,
@@ -34,16 +22,15 @@ from forge_tui.core.records import (
     Target,
     Verdict,
 )
-from forge_tui.engine import confirming, estimate, profiles
+from forge_tui.engine import confirming, estimate, profiles, restoring
 from forge_tui.engine.clock import Clock
-from forge_tui.engine.ledger import Ledger
 from forge_tui.engine.pipeline import Pipeline
 from forge_tui.engine.rooms import Rooms
-from forge_tui.engine.roster import Place, Roster
+from forge_tui.engine.roster import Roster
 from forge_tui.engine.searching import SearchPhase
 from forge_tui.engine.workbench import EngineWorkbench
 from forge_tui.processes.quiet import Quiet
-from forge_tui.search.driver import Drop, Found, Search, SearchConfig, Step
+from forge_tui.search.driver import Search, SearchConfig
 from forge_tui.store.reader import Reader
 from forge_tui.store.writer import Store
 from forge_tui.targets.select import choose, measured_gains
@@ -272,12 +259,16 @@ class Engine:
             seed=options.seed, proposers=tuple(proposers), max_evaluations=options.max_evaluations,
             model_ms=profile.model_ms, max_usd=options.max_usd, gpu_usd_per_hour=options.gpu_usd_per_hour,
             usd_per_percent=options.usd_per_percent,
-            holds_usd=await holds(proposers) if options.max_usd is not None else {}, people=roster.people,
+            holds_usd=await restoring.holds(proposers) if options.max_usd is not None else {}, people=roster.people,
         )  # fmt: skip
         if not options.transfer:
             config = msgspec.structs.replace(config, max_transfers=0)
-        search = Search(config, usable, self._found(usable, profile.device, config.max_transfers))
-        ledger = self._ledger(search)
+        places = self._store, self._reader, self._id
+        search = Search(config, usable, restoring.found(*places, usable, profile.device, config.max_transfers))
+        ledger = restoring.ledger(
+            *places, search, max_usd=options.max_usd, log=self._log,
+            rent_usd=lambda: options.gpu_usd_per_hour * self._clock.elapsed_s / 3600,
+        )  # fmt: skip
         bench = EngineWorkbench(self._store, self._id, search, pipeline, profile.device, log=self._log)
         search.count_aside(sum(use.verdict not in ("", Verdict.INFRA) for use in self._reader.tool_uses(self._id)))
         for proposer in proposers.values():
@@ -287,8 +278,8 @@ class Engine:
                 proposer.equip(bench)
         by_id = {target.id: target for target in usable}
         known = [node for node in self._reader.nodes(self._id) if node.target_id in by_id]
-        undone = [step for step in msgspec.convert(self._reader.steps(self._id), list[Step]) if step.target_id in by_id]
-        search.restore(known, self._failed_proposals(search, roster), undone)
+        undone = restoring.steps(self._reader, self._id, by_id)
+        search.restore(known, restoring.failed_proposals(self._reader, self._id, search, roster), undone)
         for node in known:
             pipeline.restore(by_id[node.target_id], node)
         await self._say_costs(search, usable, profile.device, proposers)
@@ -313,37 +304,6 @@ class Engine:
         if text:
             self._store.event(self._id, Kind.LOG, {"level": "info", "text": text,
                                                    "estimate": msgspec.to_builtins(found)})  # fmt: skip
-
-    def _ledger(self, search: Search) -> Ledger:
-        """The session's books, with what an engine that was killed had left on its way."""
-        lost = self._store.settle_lost_calls(self._id)
-        if lost:
-            booked = dollars(sum(call.cost_usd or 0.0 for call in lost))
-            calls = "1 model call was" if len(lost) == 1 else f"{len(lost)} model calls were"
-            self._log("warning", f"{calls} on the way when the engine ended; what was set aside for it, {booked}, "
-                                 "counts as spent.")  # fmt: skip
-        options = self._options
-        ledger = Ledger(
-            self._store, self._id, search, max_usd=options.max_usd, spent_usd=self._reader.session(self._id).cost_usd,
-            dearest_usd=self._reader.dearest_calls(self._id),
-            rent_usd=lambda: options.gpu_usd_per_hour * self._clock.elapsed_s / 3600, log=self._log,
-        )  # fmt: skip
-        ledger.remember(self._reader.llm_calls(self._id))
-        return ledger
-
-    def _found(self, targets: list[Target], device: Device, most: int) -> dict[str, list[Found]]:
-        """Kernels that were faster in earlier sessions of this workspace, by target; every engine sees the same."""
-        known = self._reader.found(self._id) if most else {}
-        for target in targets if most else ():
-            if target.id in known:
-                continue
-            kernels = self._reader.faster_elsewhere(self._id, target.id, device.identity, most)
-            known[target.id] = [msgspec.to_builtins(
-                Found(source=node.source, tunables=node.tunables, family=node.family,
-                      origin=f"session {session}, where it was {node.evaluation.speedup:.2f}x")
-            ) for session, node in kernels if node.evaluation and node.evaluation.speedup]  # fmt: skip
-            self._store.save_found(self._id, target.id, known[target.id])
-        return msgspec.convert(known, dict[str, list[Found]])
 
     async def _open(self, targets: list[Target], evaluator: Evaluator) -> list[Target]:
         usable: list[Target] = []
@@ -388,21 +348,6 @@ class Engine:
             "speedup": decision.alone_speedup,
         })  # fmt: skip
 
-    def _failed_proposals(self, search: Search, roster: Roster) -> list[Drop]:
-        """Attempts of earlier engines that ended without a source; what else they told goes to who needs to know."""
-        drops: list[Drop] = []
-        after = 0
-        while events := self._reader.events(self._id, after):
-            after = events[-1].id
-            for data in (event.data for event in events if event.kind == Kind.PROPOSAL_FAILED):
-                if data.get("drop"):
-                    drops.append(msgspec.convert(data["drop"], Drop))
-                if data.get("needed_usd"):
-                    search.expect(data["proposer"], data["needed_usd"])
-                if data.get("refused"):
-                    roster.refused(msgspec.convert(data["refused"], Place))
-        return drops
-
     def _log(self, level: str, text: str) -> None:
         self._store.event(self._id, Kind.LOG, {"level": level, "text": text})
 
@@ -426,17 +371,6 @@ class Engine:
         """In pieces, so that a kill loses a heartbeat's worth at most."""
         elapsed_s, profile_s, search_s = self._clock.unsaved()
         self._store.add_elapsed(self._id, elapsed_s, profile_s=profile_s, search_s=search_s)
-
-
-async def holds(proposers: dict[str, Proposer]) -> dict[str, float]:
-    """The most that one call of each proposer may cost, in dollars; 0 where nobody knows it, none where it is free."""
-    found = {name: await p.most_usd() for name, p in proposers.items() if isinstance(p, Priced)}
-    free = [name for name, usd in found.items() if not usd and await _is_priced(proposers[name])]
-    return {name: usd for name, usd in found.items() if name not in free}
-
-
-async def _is_priced(proposer: Proposer) -> bool:
-    return isinstance(proposer, Quoted) and await proposer.priced()
 
 
 def _one_size(profile: Profile, ids: set[str]) -> Profile:

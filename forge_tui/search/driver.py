@@ -6,30 +6,21 @@ search restored from its nodes goes on like one that was never interrupted.
 
 from __future__ import annotations
 
-import hashlib
-import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
-import msgspec
-
-from forge_tui.core.money import dollars
 from forge_tui.core.ports import Task
 from forge_tui.core.records import Device, Edge, Evaluation, Node, Target, Verdict
-from forge_tui.search import policy
 from forge_tui.search.allocation import Outlook, bonus_scale
 from forge_tui.search.config import Drop, Found, SearchConfig, Step, Stop
 from forge_tui.search.experience import TEMPLATES, Experience
-from forge_tui.search.tree import GENERATION, NodeStats, TargetTree
+from forge_tui.search.purse import FREE, PERSON, Purse
+from forge_tui.search.tree import NodeStats, TargetTree
+from forge_tui.search.wishes import Wishes
 
 __all__ = ["Drop", "Found", "NodeStats", "Search", "SearchConfig", "Step", "Stop"]
 
 Can = Callable[[Step], bool]
-
-#: the proposer's name on nodes that only try another setting, and on a person's own kernels
-TUNER, PERSON, ELSEWHERE = "tune", "person", "elsewhere"
-#: these ask nobody, and cost nothing but their evaluation
-FREE = (Edge.TUNE, Edge.TRANSFER)
 
 
 class Search:
@@ -43,10 +34,6 @@ class Search:
     ) -> None:
         """`found` has kernels of earlier sessions by target, the most promising first."""
         self.config = config
-        self._found = dict(found or {})
-        self._relatives = {
-            t.id: [other.id for other in targets if other.id != t.id and _related(t, other)] for t in targets
-        }
         self._trees = {t.id: TargetTree(t, config.explore, partial(bonus_scale, t, config)) for t in targets}
         self._owner: dict[int, TargetTree] = {}
         self._experience = Experience()
@@ -54,8 +41,8 @@ class Search:
         # (content, what proposers said no to), and the moment at which nothing could be done at a target
         self._refused: dict[str, tuple[int, set[tuple[Edge, int | None, int | None, str]]]] = {}
         self._idle: dict[str, int] = {}
-        self._paid_usd = self._rent_usd = 0.0
-        self._expected_usd: dict[str, float] = {}
+        self.purse = Purse(config, self._experience)
+        self._wishes = Wishes(config, self._trees, self._experience, found or {})
         #: evaluations that models used before they answered
         self._aside = 0
         self._room = 0
@@ -68,17 +55,18 @@ class Search:
         """The next thing to do; None while only what is in flight can bring news.
 
         `can` says whether the step's proposer could do it now; where it cannot, the next best option is taken. What
-        waits for a person is in nobody's way, and no stop waits for it.
+        waits for a person is in nobody's way; it is waited for while its answer could be of use.
         """
         if not self._trees:
             return Stop(reason="No target has enough headroom to search.")
         waiting = sum(map(self._waiting, self._trees.values()))
         flying = sum(tree.in_flight for tree in self._trees.values()) > waiting
         if self.full:
-            reason = f"All {self.config.max_evaluations} evaluations are used up."
+            most = self.config.max_evaluations
+            reason = "The only evaluation is used up." if most == 1 else f"All {most} evaluations are used up."
             return None if flying else Stop(reason=reason)
-        if self._broke:
-            return None if flying else Stop(reason=self._why_broke())
+        if self.purse.broke:
+            return None if flying else Stop(reason=self.purse.why_broke(None))
         self._short = None
         left = self._left_usd()
         for tree in self._ranked():
@@ -88,9 +76,9 @@ class Search:
                 return step
             if self._short is None:
                 self._idle[tree.target.id] = self._moment
-        if flying or waiting:
+        if flying or any(self._waiting(tree) and not self._outlook(tree).closed() for tree in self._trees.values()):
             return None
-        return Stop(reason=self._why_over() if self._short is None else self._why_broke())
+        return Stop(reason=self._why_over() if self._short is None else self.purse.why_broke(self._short))
 
     @property
     def full(self) -> bool:
@@ -104,15 +92,15 @@ class Search:
 
     def pay(self, usd: float) -> None:
         """A model call cost so much, whatever came of it."""
-        self._paid_usd += usd
+        self.purse.paid_usd += usd
 
     def rent(self, usd: float) -> None:
         """What the machine has cost since the session began."""
-        self._rent_usd = usd
+        self.purse.rent_usd = usd
 
     def expect(self, proposer: str, usd: float) -> None:
         """A call of this proposer may cost so much at most; the dearest one so far is what its next one is held at."""
-        self._expected_usd[proposer] = max(usd, self._expected_usd.get(proposer, 0.0))
+        self.purse.expect(proposer, usd)
 
     def ask_again(self) -> None:
         """Who said no may say yes now: proposers came back."""
@@ -122,7 +110,7 @@ class Search:
     def start_step(self, target_id: str) -> Step:
         """The step under which a person's own kernel begins; not to be waited for by `next_step`."""
         tree = self._trees[target_id]
-        return self._step(tree, Edge.START, None, PERSON)
+        return self._wishes.step(tree, Edge.START, None, PERSON)
 
     # ---- what became of steps
 
@@ -258,40 +246,8 @@ class Search:
         """Steps that wait for a person."""
         return sum(step.proposer in self.config.people for step in tree.reserved)
 
-    @property
-    def _broke(self) -> bool:
-        """Whether the dollars are spent; of a budget of nothing, nothing can be."""
-        spent = self._paid_usd + self._rent_usd
-        return self.config.max_usd is not None and spent > 0 and self.config.max_usd - spent <= 0
-
     def _left_usd(self) -> float:
-        """Dollars that may still be promised to somebody."""
-        if self.config.max_usd is None:
-            return math.inf
-        held = math.fsum(self._hold(step) for tree in self._trees.values() for step in tree.reserved)
-        return self.config.max_usd - self._paid_usd - self._rent_usd - held
-
-    def _costs(self, step: Step) -> bool:
-        """Whether somebody may ask dollars for a step, also where nobody knows how many."""
-        if step.edge in FREE or step.proposer in (TEMPLATES, PERSON):
-            return False
-        return step.proposer in self.config.holds_usd or self._hold(step) > 0
-
-    def _hold(self, step: Step) -> float:
-        """What a step may cost at most, as far as is known."""
-        if step.edge in FREE or step.proposer in (TEMPLATES, PERSON):
-            return 0.0
-        if step.proposer in self._expected_usd:
-            return self._expected_usd[step.proposer]
-        return self._experience.hold(step.proposer, self.config.holds_usd.get(step.proposer, 0.0))
-
-    def _why_broke(self) -> str:
-        spent = self._paid_usd + self._rent_usd
-        rent = f", {dollars(self._rent_usd)} of it for the machine" if self._rent_usd else ""
-        said = f"{dollars(spent)} of the budget of {dollars(self.config.max_usd or 0.0)} are spent{rent}"
-        more = "" if self._short is None else f", and one more model call may cost {dollars(self._short)}" \
-            if self._short else ", and nobody knows what one more model call may cost"  # fmt: skip
-        return f"{said}{more}."
+        return self.purse.left_usd(step for tree in self._trees.values() for step in tree.reserved)
 
     # ---- allocation
 
@@ -334,9 +290,9 @@ class Search:
     def _step_for(self, tree: TargetTree, can: Can, left_usd: float) -> Step | None:
         if any(tree.node(i).edge is Edge.START for i in tree.flying):
             return None
-        for step in self._wishes(tree):
-            held = self._hold(step)
-            if self._costs(step) and (held > left_usd or left_usd <= 0):
+        for step in self._wishes.of(tree):
+            held = self.purse.hold(step)
+            if self.purse.costs(step) and (held > left_usd or left_usd <= 0):
                 self._short = max(self._short or 0.0, held)
                 continue
             if step.proposer in self.config.people and self._begun >= self.config.max_evaluations:
@@ -348,66 +304,6 @@ class Search:
             if step.edge in FREE or self._possible(tree, step, can):
                 return step
         return None
-
-    def _wishes(self, tree: TargetTree) -> Iterator[Step]:
-        """Steps in order of preference.
-
-        What was found elsewhere, repairs that pay, a fair share of settings, new kernels, other settings.
-        """
-        config, known = self.config, self._experience
-        yield from self._transfers(tree)
-        for failed in policy.repairs(tree, config):
-            for name in known.order(config.proposers, Edge.REPAIR):
-                if policy.repair_pays(tree, failed, name, known, config):
-                    yield self._step(tree, Edge.REPAIR, failed.parent, name, failed=failed.id)
-        attempts = len(tree.generation) + sum(d.step.edge in GENERATION for d in tree.drops)
-        if tree.tunes < config.tune_share * (attempts - config.tune_after):
-            yield from self._tune(tree)
-        orders = {edge: known.order(config.proposers, edge) for edge in (Edge.DRAFT, Edge.IMPROVE)}
-        yield from self._other_ways(tree, [name for name in orders[Edge.IMPROVE] if name != TEMPLATES])
-        for option in policy.options(tree, config):
-            for name in orders[option.edge]:
-                if option.chain is None or option.chain.duplicates.get(name, 0) < config.max_duplicates:
-                    step = self._step(tree, option.edge, option.parent, name)
-                    if name != TEMPLATES and policy.anew(option, step.seed, config):
-                        yield msgspec.structs.replace(step, edge=Edge.REWRITE)
-                    yield step
-        yield from self._tune(tree)
-
-    def _other_ways(self, tree: TargetTree, names: list[str]) -> Iterator[Step]:
-        """What is due now and then: a merge of two approaches, a way out of one that leads no further."""
-        pair = policy.merge_pair(tree, self.config)
-        if pair is not None:
-            for name in names:
-                yield msgspec.structs.replace(self._step(tree, Edge.MERGE, pair[0], name), other=pair[1])
-        if tree.champion is not None and policy.in_a_rut(tree, self.config):
-            for name in names:
-                yield self._step(tree, Edge.REWRITE, tree.champion.best, name)
-
-    def _transfers(self, tree: TargetTree) -> Iterator[Step]:
-        """Kernels of earlier sessions, then the best ones of the same callable at other sizes, if not here yet."""
-        tried = [step.found.source for step in tree.reserved if step.found is not None]
-        if len(tried) + len(tree.transfers) >= self.config.max_transfers:
-            return
-        mine = tree.champion.value if tree.champion is not None else 0.0
-        for found in (*self._found.get(tree.target.id, ()), *self._siblings(tree, mine)):
-            if found.source not in tree.sources and found.source not in tried:
-                step = self._step(tree, Edge.TRANSFER, None, ELSEWHERE, tunables=found.tunables)
-                yield msgspec.structs.replace(step, found=found)
-
-    def _siblings(self, tree: TargetTree, least: float) -> Iterator[Found]:
-        for other_id in self._relatives[tree.target.id]:
-            other = self._trees[other_id]
-            if other.champion is not None and other.champion.value > least + self.config.transfer_margin:
-                node = other.node(other.champion.best)
-                origin = f"{other.target.name} at another size, where it was {math.exp(other.champion.value):.2f}x"
-                yield Found(source=node.source, tunables=node.tunables, family=node.family, origin=origin)
-
-    def _tune(self, tree: TargetTree) -> Iterator[Step]:
-        found = policy.tune_step(tree, self.config)
-        if found is not None:
-            parent, setting = found
-            yield self._step(tree, Edge.TUNE, parent, TUNER, tunables=setting)
 
     def _possible(self, tree: TargetTree, step: Step, can: Can) -> bool:
         """Whether the proposer can; a no is remembered until the tree changes."""
@@ -425,21 +321,6 @@ class Search:
             return True
         refused.add(key)
         return False
-
-    def _step(
-        self, tree: TargetTree, edge: Edge, parent: int | None, proposer: str, *, failed: int | None = None,
-        tunables: dict[str, int] | None = None,
-    ) -> Step:  # fmt: skip
-        taken = {step.seed for step in tree.reserved}
-        ordinal = tree.attempts
-        while (seed := self._draw(tree.target.id, ordinal)) in taken:
-            ordinal += 1
-        return Step(target_id=tree.target.id, edge=edge, parent=parent, failed=failed, proposer=proposer,
-                    tunables=tunables or {}, seed=seed)  # fmt: skip
-
-    def _draw(self, target_id: str, ordinal: int) -> int:
-        text = f"{self.config.seed}|{target_id}|{ordinal}".encode()
-        return int.from_bytes(hashlib.blake2b(text, digest_size=4).digest()) >> 1
 
     # ---- folding
 
@@ -484,12 +365,3 @@ class Search:
         text = "; ".join(f"{reason} ({', '.join(names)})" for reason, names in groups.items())
         return f"Nothing more is worth trying: {text}."
 
-
-def _related(one: Target, other: Target) -> bool:
-    """Whether two targets are one callable at different sizes, so that a kernel of one may fit the other."""
-
-    def form(target: Target) -> tuple[object, ...]:
-        specs = [i.spec for i in target.signature.inputs], [o.spec for o in target.signature.outputs]
-        return target.qualname, *([(s.dtype, len(s.shape)) for s in side] for side in specs)
-
-    return form(one) == form(other)

@@ -313,18 +313,20 @@ def differences(found: dict[str, Any], wanted: dict[str, Any]) -> list[str]:
 
 def forgiven(found: dict[str, Any], wanted: dict[str, Any]) -> dict[str, Any]:
     """An outcome without the calls that only a kill makes: those on their way, and tries that are made once more."""
-    left, kept, more = list(wanted["calls"]), [], []
+    left, more = list(wanted["calls"]), []
     for row in found["calls"]:
         if row in left:
             left.remove(row)
-            kept.append(row)
         elif _only_killed(row, found, wanted):
             more.append(row)
         else:
             return found
+    if left:
+        return found
     spent = found["dollars"] - sum(row[3]["cost_usd"] for row in more)
     same = abs(spent - wanted["dollars"]) < 1e-9
-    return found | {"calls": kept, "dollars": wanted["dollars"] if same else spent}
+    # tries of several steps may be alike, so nobody knows which of them was made again
+    return found | {"calls": wanted["calls"], "dollars": wanted["dollars"] if same else spent}
 
 
 def _only_killed(row: tuple[Any, ...], found: dict[str, Any], wanted: dict[str, Any]) -> bool:
@@ -344,7 +346,13 @@ def unequal(place: Path, one: Case, wanted: dict[str, Any]) -> list[str]:
         if over or any(_only_killed(row, found, wanted) for row in found["calls"]):
             # what was lost is spent, and so there was less for the rest
             return over
+        # a step that was killed after its first try and then refused has lost what that try cost
+        found, wanted = _without_refused(found), _without_refused(wanted)
     return differences(forgiven(found, wanted) if one.booked else found, wanted)
+
+
+def _without_refused(found: dict[str, Any]) -> dict[str, Any]:
+    return found | {"drops": [d | {"drop": None} if d["needed_usd"] is not None else d for d in found["drops"]]}
 
 
 # ---- kill points

@@ -19,9 +19,8 @@ from test_engine_sessions import OPTIONS, TARGETS, CountedProposer, FakeRooms, S
 from test_inbox_sessions import Person, kernel, reply
 
 from forge_tui.core.events import Kind
-from forge_tui.core.records import Edge, LlmCall, Proposal
-from forge_tui.engine import roster
-from forge_tui.engine.loop import Engine
+from forge_tui.core.records import Edge, LlmCall, Proposal, StartKernel
+from forge_tui.engine import restoring, roster
 from forge_tui.proposers.desk import Desk
 from forge_tui.proposers.inbox import InboxProposer
 from forge_tui.search.driver import Step
@@ -128,6 +127,47 @@ async def test_an_unanswered_prompt_takes_no_evaluation_and_holds_up_no_end(sess
     await session.run(ManyRooms(session), options=msgspec.structs.replace(BOTH, max_evaluations=16))
     assert len(sources(session)) == 16
     assert {kernel(entry.number) for entry in left} <= set(sources(session))
+
+
+async def test_an_answer_for_which_no_evaluation_is_left_stays_unread(session):
+    """What comes while the last candidates are evaluated is left for a resume that has more."""
+
+    class Slow(ManyRooms):
+        async def evaluate(self, target, built, seed):
+            if self.asked["evaluate"] == 4:
+                # the last four are on their way
+                async with asyncio.timeout(10):
+                    while len(sources(session)) < 8:  # noqa: ASYNC110 - another view
+                        await asyncio.sleep(0.01)
+                desk = Desk(session.workspace.root)
+                for entry in desk.entries():
+                    if desk.state(entry) == "open":
+                        desk.answer(entry, reply(entry.number))
+                await asyncio.sleep(0.1)
+            return await super().evaluate(target, built, seed)
+
+    await session.run(Slow(session), options=msgspec.structs.replace(BOTH, max_evaluations=8))
+    assert len(sources(session)) == 8
+    desk = Desk(session.workspace.root)
+    assert {desk.state(entry) for entry in desk.entries()} == {"answered"}
+    assert len(_steps(session)) == len(desk.entries())
+
+
+async def test_steps_that_a_limit_keeps_back_are_kept(session):
+    """An engine that may search no more writes down what another one left, beside what it does itself."""
+    engines = []
+    running = asyncio.create_task(session.run(ManyRooms(session), options=ALONE, meanwhile=engines.append))
+    async with asyncio.timeout(10):
+        while not session.id or len(_steps(session)) < 4:  # noqa: ASYNC110 - another view
+            await asyncio.sleep(0.02)
+    engines[0].ask_stop()
+    await running
+    before = _steps(session)
+    own = StartKernel(source=kernel(3), language="cpp", path="own.cpp")
+    await session.run(ManyRooms(session), options=msgspec.structs.replace(ALONE, max_minutes=0.0, start=(own,)))
+    assert (info(session).state, sources(session)) == ("done", [kernel(3)])
+    assert info(session).stop_reason == "The limit of 0 minutes of search is reached."
+    assert _steps(session) == before
 
 
 async def test_the_rent_of_a_wait_for_a_person_ends_it(session):
@@ -272,7 +312,7 @@ def _steps(session):
         return reader.steps(session.id)
 
 
-async def test_what_was_found_elsewhere_is_looked_up_once(tmp_path):
+async def test_what_was_found_elsewhere_is_looked_up_once(tmp_path, monkeypatch):
     """A better kernel that another session finds meanwhile is none of a session that began before."""
     first, second = Session(tmp_path / ".forge"), Session(tmp_path / ".forge")
     few = msgspec.structs.replace(OPTIONS, max_evaluations=8, usd_per_percent=1e9)
@@ -285,15 +325,15 @@ async def test_what_was_found_elsewhere_is_looked_up_once(tmp_path):
     await first.run(FakeRooms(fast=True), options=msgspec.structs.replace(few, max_evaluations=40))
     seen = []
 
-    class Watching(Engine):
-        def _found(self, *arguments):
-            seen.append(super()._found(*arguments))
-            return seen[-1]
+    looked = restoring.found
 
+    def watched(*arguments):
+        seen.append(looked(*arguments))
+        return seen[-1]
+
+    monkeypatch.setattr(restoring, "found", watched)
     for run in (second, Session(tmp_path / ".forge")):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("test_engine_sessions.Engine", Watching)
-            await run.run(FakeRooms(), options=few)
+        await run.run(FakeRooms(), options=few)
     again, anew = (msgspec.to_builtins(found) for found in seen)
     assert again == before
     assert anew != before, "a session that begins now sees the new ones"

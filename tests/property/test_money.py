@@ -238,7 +238,7 @@ def test_money_and_tree_survive_whatever_comes(budget: float, script: list[list[
 def check(world: World) -> None:
     """Sums of books, search and prices agree."""
     search, rows = world.search, world.rows
-    assert search._paid_usd == near(rows.paid)
+    assert search.purse.paid_usd == near(rows.paid)
     assert world.ledger.left_usd == near(world.max_usd - rows.promised)
     begun = sum(search.tree(t.id).begun for t in TARGETS)
     assert begun <= CONFIG.max_evaluations

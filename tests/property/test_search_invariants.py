@@ -51,7 +51,7 @@ class World:
         """Ask for a step."""
         step = self.search.next_step(self.can)
         if isinstance(step, Step):
-            self.steps.append((step, self.search._hold(step)))
+            self.steps.append((step, self.search.purse.hold(step)))
 
     def pay(self, step: Step, most: float, part: float) -> float:
         """A call costs a part of what was held back for it."""
@@ -113,7 +113,7 @@ class World:
         told, wanted = self.search.next_step(self.can), before.next_step(self.can)
         assert told == wanted
         if isinstance(told, Step):
-            self.steps.append((told, self.search._hold(told)))
+            self.steps.append((told, self.search.purse.hold(told)))
 
 
 def check(world: World) -> None:
@@ -122,7 +122,7 @@ def check(world: World) -> None:
     begun = sum(search.tree(t.id).begun for t in TARGETS)
     assert begun - sum(step.proposer == "inbox" for step, _ in world.steps) <= CONFIG.max_evaluations
     assert CONFIG.max_usd is not None
-    held = math.fsum(search._hold(step) for step, _ in world.steps)
+    held = math.fsum(search.purse.hold(step) for step, _ in world.steps)
     assert world.paid <= CONFIG.max_usd + 1e-9
     assert search._left_usd() == pytest.approx(CONFIG.max_usd - world.paid - held)
     tallies = search._experience._tallies.values()

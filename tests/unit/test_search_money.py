@@ -199,6 +199,35 @@ def test_a_question_is_waited_for_while_there_is_an_evaluation_left_for_its_answ
     assert search.next_step(by()) is None
 
 
+def test_settings_leave_the_evaluations_to_who_is_asked() -> None:
+    """With as many questions open as steps may run at a target its settings are not swept; other proposers go on."""
+    target = simulate.target("t")
+    search = Search(msgspec.structs.replace(ASKED, in_flight_per_target=1), [target])
+    step = search.next_step(by("templates"))
+    assert isinstance(step, Step)
+    node = msgspec.structs.replace(node_for(step, 0), source="//@tune A 1 2 3 4\n")
+    search.begin(step, node)
+    search.finish(0, Evaluation(verdict=Verdict.SLOWER, speedup=0.9, baseline_us=100.0))
+    asked = [search.next_step(by("inbox")) for _ in range(2)]
+    assert [step.proposer for step in asked if isinstance(step, Step)] == ["inbox"] * 2
+    assert search.next_step(by()) is None
+    search.ask_again()
+    other = search.next_step(by("templates"))
+    assert isinstance(other, Step)
+    assert other.proposer == "templates"
+
+
+def test_a_question_whose_answer_is_of_no_use_is_not_waited_for() -> None:
+    """Where the target is near its floor by then, the search is over."""
+    search = waiting()
+    step = search.next_step(by("templates"))
+    assert isinstance(step, Step)
+    search.begin(step, node_for(step, 0))
+    assert search.next_step(by()) is None
+    search.finish(0, Evaluation(verdict=Verdict.FASTER, speedup=3.9, speedup_ci=(3.8, 4.0), baseline_us=100.0))
+    assert search.next_step(yes) == Stop(reason="Nothing more is worth trying: near the floor of this device (t).")
+
+
 def test_no_dollars_left_ends_the_wait_for_a_person() -> None:
     """Also where the rent alone spent them."""
     for spend in (lambda s: s.pay(2.0), lambda s: s.rent(1.0)):
